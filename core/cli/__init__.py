@@ -1,0 +1,5 @@
+"""The command `engine`."""
+
+from .main import main
+
+__all__ = ["main"]

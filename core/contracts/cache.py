@@ -1,0 +1,272 @@
+"""KVManager: which pages hold the keys and values of which tokens. Host-side indices only."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from .eviction import EvictionPolicy
+
+GroupKind = Literal["full", "sliding", "state"]
+
+NULL_PAGE = 0
+"""Page that stands in tables where a sequence has no page (passed by a window, padding)."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSpec:
+    """Layers that share a page table, with a pool of their own.
+
+    Attributes:
+        kind: `full` keeps all tokens, `sliding` the last `window`, `state` one state a request.
+        pages: Pages in the pool, the null page not counted. Ids are 1 to `pages`.
+        window: Tokens that a query sees, itself included; 0 unless `sliding`.
+        layers: Indices of the model's layers.
+        page_bytes: Bytes of one page over all layers of the group.
+    """
+
+    kind: GroupKind
+    pages: int
+    window: int = 0
+    layers: tuple[int, ...] = ()
+    page_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class CacheSpec:
+    """What a manager manages.
+
+    Attributes:
+        page_tokens: Tokens of a manager page; a multiple of the kernel page of the attention.
+        groups: One pool each; indices into this tuple name pools and groups.
+        identity: Digest of everything that makes pages incompatible: model, dtype, layout.
+        prefix: Whether finished prefixes may be reused.
+        eviction: Makes a policy; called once for each pool.
+        now: The engine's clock, seconds.
+    """
+
+    page_tokens: int
+    groups: tuple[GroupSpec, ...]
+    identity: bytes
+    prefix: bool
+    eviction: Callable[[], EvictionPolicy]
+    now: Callable[[], float]
+
+
+@dataclass(slots=True, eq=False)
+class Prefix:
+    """The known tokens of one request, as a cache key. Lives as long as the request.
+
+    Attributes:
+        tokens: Prompt and settled output ids. Grows at its end; never changes otherwise.
+        salt: Isolates tenants.
+        adapter: Isolates adapters.
+        priority: The request's, for eviction.
+        memo: For the manager alone, such as digests of full pages.
+    """
+
+    tokens: list[int]
+    salt: str = ""
+    adapter: int = 0
+    priority: int = 0
+    memo: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """The longest reusable prefix.
+
+    Attributes:
+        ready: Tokens whose pages are on the device, valid in all groups.
+        loading: Further tokens that a tier is bringing.
+        handle: For the manager alone; good until its `epoch` changes.
+    """
+
+    ready: int
+    loading: int = 0
+    handle: Any = None
+
+
+class TableWrite(NamedTuple):
+    """Set `pages` at indices `first`, `first + 1`, ... of a request's table in `group`."""
+
+    group: int
+    first: int
+    pages: Sequence[int]
+
+
+class PageCopy(NamedTuple):
+    """Copy page `source` to page `target` of `group`, before the step's own writes."""
+
+    group: int
+    source: int
+    target: int
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """What the device must learn before the next launch."""
+
+    writes: tuple[TableWrite, ...] = ()
+    copies: tuple[PageCopy, ...] = ()
+
+
+EMPTY_DELTA = Delta()
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Space will come by itself, once step or transfer `ticket` is complete."""
+
+    ticket: int
+
+
+@dataclass(frozen=True, slots=True)
+class NoSpace:
+    """The pool lacks `short` pages even after evicting: somebody must give way."""
+
+    pool: int
+    short: int
+
+
+class PoolUsage(NamedTuple):
+    """Pages of one pool; `free + evictable + in_use + pinned == total` at all times.
+
+    Attributes:
+        total: All but the null page.
+        free: Hold nothing.
+        evictable: Cached and unused.
+        in_use: In a request's table.
+        pinned: Freed but fenced, or held by a lease.
+    """
+
+    total: int
+    free: int
+    evictable: int
+    in_use: int
+    pinned: int
+
+
+class CacheEvent(NamedTuple):
+    """Pages stored in or evicted from the cache, for observers and routers."""
+
+    kind: Literal["stored", "evicted"]
+    pool: int
+    pages: int
+    reason: str
+
+
+class KVManager(ABC):
+    """Owns pages and decides what is reused. Constructed as `Manager(settings, spec)`.
+
+    The core calls it from one thread and names requests by `uid`, an integer that is never reused.
+    It grants *capacity*: `allocate` is called only when a request's length, counted with everything
+    in flight, would exceed what was granted. It never touches the device: deltas tell what to do,
+    and the core puts them before the launch that needs them.
+
+    Life of a request: `match`, `allocate` (with the hit), then for each step `allocate` if longer
+    and `commit`, at last `free`. After `free` the uid is unknown; a preempted request starts anew.
+
+    Attributes:
+        epoch: Changes whenever the result of a `match` may have changed.
+    """
+
+    epoch: int
+
+    @abstractmethod
+    def match(self, prefix: Prefix, limit: int) -> Hit:
+        """Find the longest cached prefix of `prefix.tokens`. Changes nothing.
+
+        Args:
+            prefix: The request's tokens.
+            limit: Most tokens to reuse. The core passes the number of tokens less one, since at
+                least one has to be computed.
+
+        Returns:
+            A hit with `ready + loading <= limit`, a prefix that is valid in every group at once.
+        """
+
+    @abstractmethod
+    def allocate(
+        self, uid: int, prefix: Prefix, tokens: int, hit: Hit | None = None
+    ) -> Delta | Wait | NoSpace:
+        """Grant capacity for the first `tokens` positions. All or nothing.
+
+        Args:
+            uid: The request; unknown ones are opened.
+            prefix: Its tokens.
+            tokens: Positions that must have a page, an upper bound.
+            hit: With a first call: the result of `match` at the present epoch; its `ready` tokens
+                are adopted and count towards `tokens`.
+
+        Returns:
+            A delta; `Wait` if fenced pages or a transfer suffice; else `NoSpace`. Cached pages
+            are evicted as needed. After `Wait` or `NoSpace` nothing has changed.
+        """
+
+    @abstractmethod
+    def commit(self, uid: int, tokens: int, step: int) -> Delta:
+        """Declare that `step` writes (or wrote) the keys and values of `prefix.tokens[:tokens]`.
+
+        Called when the step is launched for tokens that the host knows (prompts) and when it is
+        settled for generated ones. Full pages become matchable now: later steps run after it.
+        Pages that a window has passed may be given up, fenced by `step`.
+
+        Returns:
+            Writes that put the null page, or the page of an equal run, into the table.
+        """
+
+    @abstractmethod
+    def revoke(self, step: int) -> None:
+        """Forget what `commit` made matchable for a step whose launch failed."""
+
+    @abstractmethod
+    def shrink(self, uid: int, tokens: int, step: int) -> None:
+        """Take back capacity beyond `tokens` positions, fenced by `step`."""
+
+    @abstractmethod
+    def fork(self, parent: int, child: int, prefix: Prefix, at: int) -> Delta | NoSpace:
+        """Open `child` with the first `at` tokens of `parent`.
+
+        Full pages are shared; a page that both would write is copied.
+        """
+
+    @abstractmethod
+    def free(self, uid: int, step: int, *, hold: str = "", forget: bool = False) -> None:
+        """Release the request's pages. Unknown uids are an error.
+
+        Args:
+            uid: The request.
+            step: The newest step that may still read or write them. Reuse waits for its fence, and
+                for nothing if that has been.
+            hold: Name of a lease that keeps the pages pinned until `release`, or empty.
+            forget: What the request wrote is not to be trusted: it is no longer matchable.
+        """
+
+    @abstractmethod
+    def release(self, lease: str) -> None:
+        """End a lease."""
+
+    @abstractmethod
+    def fence(self, step: int) -> None:
+        """Note that all steps up to `step` are complete: their pages may be reused."""
+
+    @abstractmethod
+    def evict(self, pool: int, pages: int) -> int:
+        """Drop up to `pages` cached pages of a pool; return how many became free."""
+
+    @abstractmethod
+    def usage(self) -> tuple[PoolUsage, ...]:
+        """Return the state of each pool, in the order of the spec's groups."""
+
+    @abstractmethod
+    def check_integrity(self) -> list[str]:
+        """Return every broken invariant in words; empty when all is well. May be slow."""
+
+    @abstractmethod
+    def events(self) -> list[CacheEvent]:
+        """Return and forget what happened since the last call."""

@@ -1,0 +1,127 @@
+"""HardwareBackend: one device, its memory and its executor. Small on purpose."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from contextlib import AbstractContextManager
+
+    import torch
+
+    from ..facts import DeviceFacts
+
+
+class MemoryReport(NamedTuple):
+    """Bytes of device memory that this process may count on.
+
+    Attributes:
+        total: Limit of the device, or of the container.
+        free: Not in use by anyone.
+    """
+
+    total: int
+    free: int
+
+
+class Event(Protocol):
+    """A point in a stream."""
+
+    def record(self) -> None:
+        """Mark now in the current stream."""
+        ...
+
+    def wait(self) -> None:
+        """Block the host until the mark was reached."""
+        ...
+
+
+class Communicator(Protocol):
+    """Collectives among the ranks of one replica. Tensors are reduced and filled in place."""
+
+    rank: int
+    size: int
+
+    def all_reduce(self, tensor: torch.Tensor) -> None:
+        """Sum over ranks."""
+        ...
+
+    def all_gather(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Join along the last dimension, in rank order."""
+        ...
+
+    def broadcast(self, tensor: torch.Tensor, source: int) -> None:
+        """Copy from one rank to all."""
+        ...
+
+
+class HardwareBackend(ABC):
+    """A device. Constructed as `Backend(settings)`, light: nothing is touched before `open`.
+
+    Attributes:
+        device: The `torch.device` name that tensors are made on.
+    """
+
+    device: str
+
+    @abstractmethod
+    def facts(self) -> DeviceFacts:
+        """Return what the device is, without opening it. May probe once; cached after that."""
+
+    @abstractmethod
+    def open(self) -> None:
+        """Take the device: set threads, contexts, allocators. Called once, before tensors."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Give the device back."""
+
+    @abstractmethod
+    def memory(self) -> MemoryReport:
+        """Return memory as it is now."""
+
+    @abstractmethod
+    def allocate(self, size: int) -> torch.Tensor:
+        """Return a zeroed uint8 region of `size` bytes, aligned to 64.
+
+        Raises:
+            DeviceError: It does not fit; says how much is free.
+        """
+
+    @abstractmethod
+    def copy_pages(
+        self, fields: Sequence[torch.Tensor], source: Sequence[int], target: Sequence[int]
+    ) -> None:
+        """Copy page `source[i]` to `target[i]` in each tensor of shape [N, ...], in stream order.
+
+        No page is both a source and a target of one call.
+        """
+
+    @abstractmethod
+    def event(self) -> Event:
+        """Return a new event."""
+
+    @abstractmethod
+    def stream(self) -> AbstractContextManager[Any]:
+        """Return a context in which work goes to a second stream; the same one on a CPU."""
+
+    @abstractmethod
+    def to_host(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Start a copy to host memory; good after an event recorded behind it was waited for."""
+
+    @abstractmethod
+    def capture(self, function: Callable[[], None]) -> Callable[[], None]:
+        """Record a function over fixed buffers and return its replay.
+
+        Devices without graphs return the function. Called only if every part allows it.
+        """
+
+    @abstractmethod
+    def communicator(self, rank: int, size: int) -> Communicator:
+        """Return the communicator of a replica with `size` ranks.
+
+        Raises:
+            DeviceError: The device does not do that many.
+        """

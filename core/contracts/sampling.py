@@ -1,0 +1,143 @@
+"""Sampler and LogitsProcessor: from logits to tokens."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+    from numpy.typing import NDArray
+
+    from ..step import Admissions
+
+
+@dataclass(frozen=True, slots=True)
+class SamplerSpec:
+    """What a sampler samples for.
+
+    Attributes:
+        vocab: V.
+        slots: R.
+        device: Torch's name.
+        max_drafts: K, most draft tokens of a request in a step.
+        processors: Extra processors, in the recipe's order.
+    """
+
+    vocab: int
+    slots: int
+    device: str
+    max_drafts: int = 0
+    processors: tuple[LogitsProcessor, ...] = ()
+
+
+@dataclass(slots=True)
+class RowContext:
+    """Whose the rows of the logits are. S requests have rows in this step; Q rows in all.
+
+    Right under speculation: a request with K drafts has 1 + K rows, and row `offset` stands after
+    its first `offset` drafts.
+
+    Attributes:
+        slots: int64 [S] slot of each request.
+        row_start: int64 [S + 1] where a request's rows begin.
+        row_request: int64 [Q] index into `slots`.
+        offsets: int64 [Q] place of the row among its request's rows.
+        drafts: int64 [S, K], padded with -1.
+        host_slots: [S] the same slots, for questions that need no device.
+        host_rows: [S + 1] the same as `row_start`.
+    """
+
+    slots: torch.Tensor
+    row_start: torch.Tensor
+    row_request: torch.Tensor
+    offsets: torch.Tensor
+    drafts: torch.Tensor
+    host_slots: NDArray[np.int32]
+    host_rows: NDArray[np.int32]
+
+
+@dataclass(slots=True)
+class DeviceLogprobs:
+    """As `LogprobRows`, on the device; `request` indexes the S requests."""
+
+    request: torch.Tensor
+    offset: torch.Tensor
+    chosen: torch.Tensor
+    rank: torch.Tensor
+    ids: torch.Tensor
+    values: torch.Tensor
+
+
+@dataclass(slots=True)
+class Sampled:
+    """Chosen tokens, on the device.
+
+    Attributes:
+        tokens: int64 [S, 1 + K], valid up to `counts`.
+        counts: int64 [S], 1 plus the accepted drafts.
+        finite: bool [S].
+        logprobs: Or None.
+    """
+
+    tokens: torch.Tensor
+    counts: torch.Tensor
+    finite: torch.Tensor
+    logprobs: DeviceLogprobs | None
+
+
+class LogitsProcessor(ABC):
+    """Changes logits by row. Constructed as `Processor(settings)`; then `attach` once.
+
+    Keeps its state by slot. Decides from host arrays whether it has work, so that a step without
+    work costs nothing, and never reads the device.
+    """
+
+    @abstractmethod
+    def attach(self, spec: SamplerSpec) -> None:
+        """Allocate state for `spec.slots` slots."""
+
+    @abstractmethod
+    def admit(self, admissions: Admissions) -> None:
+        """Set the state of slots that change hands. What they held before is void."""
+
+    @abstractmethod
+    def active(self, rows: RowContext) -> bool:
+        """Return whether any of these rows needs this processor. Host only."""
+
+    @abstractmethod
+    def apply(self, logits: torch.Tensor, rows: RowContext) -> None:
+        """Change float32 logits [Q, V] in place. Forbidden tokens become minus infinity."""
+
+    def observe(self, sampled: Sampled, rows: RowContext) -> None:  # noqa: B027 - optional
+        """Learn the tokens that were chosen, on the device."""
+
+
+class Sampler(ABC):
+    """Chooses tokens. Constructed as `Sampler(settings, spec)`.
+
+    Order of processing, fixed: grammar mask, allowed ids, logit bias, penalties, bad words, stop
+    ids before `min_tokens`, extra processors in recipe order; then temperature, top-k, top-p,
+    min-p; then the choice. Logprobs are of the raw logits. A row's choice depends only on its
+    logits, its slot's parameters, its seed and the number of tokens its request produced, never on
+    other rows.
+    """
+
+    @abstractmethod
+    def admit(self, admissions: Admissions) -> None:
+        """Set the parameters of slots that change hands."""
+
+    @abstractmethod
+    def sample(self, logits: torch.Tensor, rows: RowContext, masks: Any | None) -> Sampled:  # noqa: ANN401
+        """Choose, and verify drafts.
+
+        Args:
+            logits: float32 [Q, V]; may be overwritten.
+            rows: Whose they are.
+            masks: int32 [Q, ceil(V / 32)] bits of allowed tokens on the device, or None.
+
+        Returns:
+            Tokens. A request whose rows are not finite is reported by `finite` and gets token 0.
+        """

@@ -1,0 +1,234 @@
+"""Scheduler: who runs in the next step, and with how many tokens. It decides; the core acts."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from .cache import NoSpace, PoolUsage
+    from .predictor import StepShape
+
+
+class Rows(IntEnum):
+    """Which positions of an item get logits. `AUTO` means `LAST` once all tokens are computed."""
+
+    AUTO = 0
+    NONE = 1
+    LAST = 2
+    DRAFTS = 3
+    ALL = 4
+
+
+PreemptMode = Literal["recompute", "swap"]
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerLimits:
+    """Limits of the recipe that every scheduler honours.
+
+    Attributes:
+        step_tokens: Most tokens in a step.
+        max_running: Most requests that hold a slot.
+    """
+
+    step_tokens: int
+    max_running: int
+
+
+class RequestView(Protocol):
+    """What a scheduler may know about a request. Read-only; counts include work in flight.
+
+    Attributes:
+        uid: Never reused.
+        arrival: Seconds on the engine's clock.
+        priority: Lower is more urgent.
+        ttft_slo_s: Wanted seconds to the first token, or None.
+        tpot_slo_s: Wanted seconds per later token, or None.
+        tenant: Who asks.
+        prompt_tokens: Length of the prompt.
+        max_tokens: Most tokens it may generate.
+        known: Tokens that exist: prompt and outputs, an upper bound while steps are in flight.
+        computed: Of these, those whose keys and values are launched.
+        pending: `known - computed`: how many tokens an item may hold. 1 while decoding.
+        outputs: Settled output tokens.
+        in_flight: Launched steps that hold it and are not settled.
+        preemptions: How often it was preempted.
+        ready: Whether it may be planned now. A preempted request is not until its steps settled,
+            and one with nothing pending never is.
+        first_token_s: When its first token was settled, or None.
+    """
+
+    @property
+    def uid(self) -> int: ...  # noqa: D102
+    @property
+    def arrival(self) -> float: ...  # noqa: D102
+    @property
+    def priority(self) -> int: ...  # noqa: D102
+    @property
+    def ttft_slo_s(self) -> float | None: ...  # noqa: D102
+    @property
+    def tpot_slo_s(self) -> float | None: ...  # noqa: D102
+    @property
+    def tenant(self) -> str: ...  # noqa: D102
+    @property
+    def prompt_tokens(self) -> int: ...  # noqa: D102
+    @property
+    def max_tokens(self) -> int: ...  # noqa: D102
+    @property
+    def known(self) -> int: ...  # noqa: D102
+    @property
+    def computed(self) -> int: ...  # noqa: D102
+    @property
+    def pending(self) -> int: ...  # noqa: D102
+    @property
+    def outputs(self) -> int: ...  # noqa: D102
+    @property
+    def in_flight(self) -> int: ...  # noqa: D102
+    @property
+    def preemptions(self) -> int: ...  # noqa: D102
+    @property
+    def ready(self) -> bool: ...  # noqa: D102
+    @property
+    def first_token_s(self) -> float | None: ...  # noqa: D102
+
+
+class View(Protocol):
+    """The engine as a scheduler sees it, at one moment. Read-only.
+
+    Attributes:
+        now: Seconds on the engine's clock.
+        waiting: Requests without a slot: preempted ones first, then by arrival.
+        running: Requests with a slot, in order of admission.
+        free_slots: Slots that can be given out in this step.
+        steps_in_flight: Launched and not settled.
+    """
+
+    @property
+    def now(self) -> float: ...  # noqa: D102
+    @property
+    def waiting(self) -> Collection[RequestView]: ...  # noqa: D102
+    @property
+    def running(self) -> Collection[RequestView]: ...  # noqa: D102
+    @property
+    def free_slots(self) -> int: ...  # noqa: D102
+    @property
+    def steps_in_flight(self) -> int: ...  # noqa: D102
+
+    def usage(self) -> tuple[PoolUsage, ...]:
+        """Return the pages of each pool."""
+        ...
+
+    def cached_tokens(self, request: RequestView) -> int:
+        """Return prompt tokens that the cache would serve. Memoised until the cache changes."""
+        ...
+
+    def predict(self, shape: StepShape) -> float:
+        """Return the expected seconds of a step, 0 when no predictor is chosen."""
+        ...
+
+
+class Item(NamedTuple):
+    """A share of a step.
+
+    Attributes:
+        request: From the view.
+        tokens: How many of its pending tokens to compute, at least 1.
+        drafts: Draft tokens to add after them; only when all pending tokens are computed.
+        rows: Which positions get logits.
+    """
+
+    request: RequestView
+    tokens: int
+    drafts: int = 0
+    rows: Rows = Rows.AUTO
+
+
+class Refusal(NamedTuple):
+    """End a waiting request unserved; `retry_after_s` None means that it never will fit."""
+
+    request: RequestView
+    reason: str
+    retry_after_s: float | None = None
+
+
+class Preemption(NamedTuple):
+    """Take a running request's slot and pages; it waits and is recomputed or swapped in later."""
+
+    request: RequestView
+    mode: PreemptMode = "recompute"
+
+
+@dataclass(slots=True)
+class Plan:
+    """A step, decided.
+
+    Attributes:
+        items: In the order in which the core should find space for them. No request twice.
+        preempt: Done before the items.
+        refuse: Waiting requests to turn away.
+        prefetch: Waiting requests whose tiered pages should be brought nearer.
+        nano_batches: Sizes, in items, of the nano-batches to overlap; empty means one batch.
+        wake_at: With no items although requests are ready: when to ask again, engine's clock.
+    """
+
+    items: list[Item] = field(default_factory=list)
+    preempt: list[Preemption] = field(default_factory=list)
+    refuse: list[Refusal] = field(default_factory=list)
+    prefetch: list[RequestView] = field(default_factory=list)
+    nano_batches: tuple[int, ...] = ()
+    wake_at: float | None = None
+
+
+class StepReport(NamedTuple):
+    """A settled step, for schedulers and predictors.
+
+    Attributes:
+        step: Its id.
+        shape: What it held.
+        seconds: From launch to settled results, waiting for earlier steps included.
+    """
+
+    step: int
+    shape: StepShape
+    seconds: float
+
+
+class Scheduler(ABC):
+    """Plans steps. Constructed as `Scheduler(settings, limits)`.
+
+    Called from the engine's thread, on the hot path: no I/O, no locks. The core commits a plan in
+    order: it matches prefixes, finds pages, asks `victim` when a pool is short, and drops an item
+    that cannot be placed. It owns slots, pages, overlap and finishing, so that a plan may be
+    poor but never corrupt. A plan that breaks the rules below is an error that names the scheduler:
+    items are ready requests of the view, without repeats; `1 <= tokens <= pending`; the tokens and
+    drafts of all items are at most `limits.step_tokens`; waiting requests planned fit `free_slots`.
+    """
+
+    @abstractmethod
+    def plan(self, view: View) -> Plan:
+        """Decide the next step. Must not change the view.
+
+        An empty plan is allowed while something is in flight or nothing is ready. When requests
+        are ready and nothing is in flight, a plan without items, preemption or refusal must say
+        `wake_at`, or it is an error.
+        """
+
+    @abstractmethod
+    def victim(self, view: View, requester: RequestView, need: NoSpace) -> RequestView | None:
+        """Choose a running request to preempt so that `requester` finds pages.
+
+        May return the requester itself, which then waits. None drops the requester's item from
+        this step. Must not return an urgent request for a less urgent one for ever: among the
+        running requests at least one must always be safe, or nobody would finish.
+        """
+
+    def on_step(self, report: StepReport) -> None:  # noqa: B027 - optional
+        """Learn from a settled step."""
+
+    def on_finish(self, request: RequestView) -> None:  # noqa: B027 - optional
+        """Forget a request that ended for any reason."""

@@ -1,0 +1,17 @@
+"""Recipes: YAML that names components, read into one validated value."""
+
+from .arguments import add_recipe_arguments, recipe_from_arguments
+from .load import load_recipe, open_recipe, parse_recipe
+from .recipe import Described, Recipe
+from .schema import recipe_schema
+
+__all__ = [
+    "Described",
+    "Recipe",
+    "add_recipe_arguments",
+    "load_recipe",
+    "open_recipe",
+    "parse_recipe",
+    "recipe_from_arguments",
+    "recipe_schema",
+]

@@ -1,0 +1,1 @@
+"""A scheduler for camshaft: the shortest prompt goes first."""

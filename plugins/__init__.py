@@ -1,0 +1,1 @@
+"""Every strategy of the engine, each using only what a third party could use."""

@@ -1,0 +1,1 @@
+"""Attention backends: how queries meet cached keys."""

@@ -1,0 +1,1 @@
+"""KV managers, eviction policies and KV stores: where keys and values live."""

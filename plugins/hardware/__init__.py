@@ -1,0 +1,1 @@
+"""Hardware backends and fused operations: the device and its executor."""

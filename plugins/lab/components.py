@@ -1,0 +1,12 @@
+"""The components of this folder: light descriptions, read at discovery."""
+
+from __future__ import annotations
+
+from camshaft.component import Component
+from camshaft.hooks import hookimpl
+
+
+@hookimpl
+def camshaft_components() -> list[Component]:
+    """Describe what this folder provides."""
+    return []

@@ -1,0 +1,1 @@
+"""Model families: the architectures that run the layers."""

@@ -1,0 +1,1 @@
+"""Quantizers of weights and of cached keys and values."""

@@ -1,0 +1,1 @@
+"""Samplers, logits processors, speculators and grammars: how the next token is chosen."""

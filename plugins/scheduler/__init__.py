@@ -1,0 +1,1 @@
+"""Schedulers and step-time predictors: what runs in the next step."""
