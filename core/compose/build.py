@@ -1,0 +1,228 @@
+"""Building: open the device, load the weights, allocate the pools, start the loop."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import TYPE_CHECKING
+
+from ..contracts.cache import CacheSpec, GroupSpec
+from ..contracts.model import ModelParts
+from ..contracts.sampling import SamplerSpec
+from ..contracts.scheduler import SchedulerLimits
+from ..executor.groups import allocate_group
+from ..executor.late import LateExecutor
+from ..executor.null import NullExecutor
+from ..executor.state import DeviceState
+from ..executor.torch_executor import TorchExecutor, TorchParts
+from ..info import EngineInfo
+from ..loop.clock import Clock
+from ..loop.engine import Engine, EngineParts
+from ..ops import compose_ops
+from .draw import Drawing, draw
+from .memory import MemoryPlan, plan_memory
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ..contracts.cache import KVManager
+    from ..contracts.executor import Executor
+    from ..contracts.model import Model
+    from ..contracts.ops import Ops
+    from ..contracts.sampling import Sampler
+    from ..recipe import Recipe
+
+
+@dataclass(slots=True)
+class Composed:
+    """A running engine and what it was made of."""
+
+    engine: Engine
+    info: EngineInfo
+    memory: MemoryPlan
+    drawing: Drawing
+
+
+def compose(
+    recipe: Recipe,
+    *,
+    clock: Clock | None = None,
+    progress: Callable[[str], None] = lambda _: None,
+) -> Composed:
+    """Build the engine that a recipe describes.
+
+    Args:
+        recipe: Validated.
+        clock: Time; real by default.
+        progress: Is told what happens, in a few words.
+
+    Raises:
+        RecipeError: Parts do not fit.
+        CheckpointError: Weights are missing or damaged.
+        DeviceError: It does not fit the device.
+    """
+    clock = clock or Clock()
+    progress("reading the model's description")
+    drawing = draw(recipe)
+    drawing.hardware.open()
+    null = recipe.engine.executor.use == "null"
+    ops = compose_ops((one.build() for one in recipe.ops), drawing.facts, recipe.model.dtype)
+    model: Model | None = None
+    if not null:
+        progress("loading weights")
+        model = _build_model(drawing, ops)
+    weight_bytes = model.facts.weight_bytes if model is not None else 0
+    memory = plan_memory(drawing, weight_bytes, drawing.hardware.memory())
+    executor: Executor
+    if model is None:
+        executor = NullExecutor()
+    else:
+        progress("allocating pages")
+        executor = _torch_executor(drawing, memory, model, ops)
+    if recipe.engine.executor.use == "late":
+        executor = LateExecutor(executor, recipe.engine.executor.late_steps)
+    engine = Engine(_engine_parts(drawing, memory, executor, clock))
+    info = _info(drawing, memory)
+    engine.observers.on_start({"recipe": recipe.as_mapping(), "model": info.model})
+    return Composed(engine, info, memory, drawing)
+
+
+def _build_model(drawing: Drawing, ops: Ops) -> Model:
+    recipe = drawing.recipe
+    return drawing.family.build(
+        drawing.checkpoint,
+        ModelParts(
+            quantizer=drawing.quantizer,
+            ops=ops,
+            dtype=recipe.model.dtype,
+            device=drawing.hardware.device,
+            deterministic=recipe.engine.deterministic,
+            max_context=drawing.max_context,
+            layers=(0, drawing.checkpoint.config.layers),
+        ),
+    )
+
+
+def _torch_executor(drawing: Drawing, memory: MemoryPlan, model: Model, ops: Ops) -> TorchExecutor:
+    recipe, hardware = drawing.recipe, drawing.hardware
+    slots = recipe.scheduler.max_running
+    ratio = 1  # kernel pages in a manager page
+    groups = [
+        allocate_group(
+            hardware, prefill, decode, plan.layers, (memory.pages + 1) * ratio, memory.page_tokens
+        )
+        for plan, (prefill, decode) in zip(drawing.groups, drawing.attention, strict=True)
+    ]
+    state = DeviceState(
+        slots,
+        len(groups),
+        -(-memory.room // memory.page_tokens) + 1,
+        ratio,
+        drafts=0,
+        device=hardware.device,
+    )
+    return TorchExecutor(
+        TorchParts(
+            model,
+            groups,
+            _sampler(drawing, model.facts.vocab),
+            hardware,
+            ops,
+            state,
+            poison=recipe.engine.poison,
+        )
+    )
+
+
+def _sampler(drawing: Drawing, vocab: int) -> Sampler:
+    recipe = drawing.recipe
+    processors = tuple(one.build() for one in recipe.sampling.processors)
+    spec = SamplerSpec(
+        vocab, recipe.scheduler.max_running, drawing.hardware.device, processors=processors
+    )
+    for one in processors:
+        one.attach(spec)
+    sampler: Sampler = recipe.sampling.use.build(spec)
+    return sampler
+
+
+def _engine_parts(
+    drawing: Drawing, memory: MemoryPlan, executor: Executor, clock: Clock
+) -> EngineParts:
+    recipe = drawing.recipe
+    limits = SchedulerLimits(recipe.scheduler.step_tokens, recipe.scheduler.max_running)
+    return EngineParts(
+        executor=executor,
+        cache=_cache(drawing, memory, clock),
+        scheduler=recipe.scheduler.use.build(limits),
+        limits=limits,
+        clock=clock,
+        page_tokens=memory.page_tokens,
+        room=memory.room,
+        vocab=drawing.checkpoint.config.vocab,
+        eos_ids=frozenset(drawing.checkpoint.config.eos_ids),
+        depth=recipe.engine.depth,
+        observers=[one.build() for one in recipe.observers],
+        debug=recipe.engine.debug,
+    )
+
+
+def _cache(drawing: Drawing, memory: MemoryPlan, clock: Clock) -> KVManager:
+    recipe = drawing.recipe
+    groups = tuple(
+        GroupSpec(
+            kind="sliding" if plan.spec.window else "full",
+            pages=memory.pages,
+            window=plan.spec.window,
+            layers=plan.layers,
+            page_bytes=size,
+        )
+        for plan, size in zip(drawing.groups, memory.group_page_bytes, strict=True)
+    )
+    spec = CacheSpec(
+        page_tokens=memory.page_tokens,
+        groups=groups,
+        identity=_identity(drawing),
+        prefix=recipe.cache.prefix,
+        eviction=recipe.cache.eviction.build,
+        now=clock.now,
+    )
+    manager: KVManager = recipe.cache.use.build(spec)
+    return manager
+
+
+def _identity(drawing: Drawing) -> bytes:
+    """Digest what makes pages of two engines incompatible."""
+    checkpoint, recipe = drawing.checkpoint, drawing.recipe
+    layouts = [repr(decode.kv_layout()) for _, decode in drawing.attention]
+    parts = (
+        checkpoint.source,
+        repr(checkpoint.config),
+        str(checkpoint.random_seed),
+        *(f"{path.name}:{path.stat().st_size}" for path in checkpoint.files),
+        recipe.model.dtype,
+        recipe.quant.kv.name,
+        *layouts,
+    )
+    return hashlib.blake2b("\n".join(parts).encode(), digest_size=16).digest()
+
+
+def _info(drawing: Drawing, memory: MemoryPlan) -> EngineInfo:
+    recipe = drawing.recipe
+    chosen = dict(recipe.chosen())
+    return EngineInfo(
+        version=version("camshaft"),
+        model=recipe.model.served_name,
+        recipe=recipe.name,
+        vocab=drawing.checkpoint.config.vocab,
+        room=memory.room,
+        eos_ids=tuple(drawing.checkpoint.config.eos_ids),
+        page_tokens=memory.page_tokens,
+        pool_tokens=memory.pool_tokens,
+        device=drawing.facts.name,
+        components={path: one.name for path, one in chosen.items()},
+        plugins={one.component.distribution: one.component.version for one in chosen.values()},
+        weight_bytes=memory.weight_bytes,
+        cache_bytes=memory.cache_bytes,
+    )

@@ -1,0 +1,1 @@
+"""Executors of the core: torch, and two for tests and benchmarks (late, null)."""

@@ -1,0 +1,1 @@
+"""The step loop: plan, commit, launch, sample, settle. It owns slots, capacity and finishing."""

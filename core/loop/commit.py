@@ -1,0 +1,216 @@
+"""Commit of a plan: prefix matches, capacity and victims, in the plan's order."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NoReturn
+
+from ..contracts.cache import EMPTY_DELTA, NULL_PAGE, Delta, NoSpace, Wait
+from ..contracts.predictor import StepShape
+from ..errors import CamshaftError
+from .batch import Batch, Share
+from .pack import resolve_rows
+from .queues import EngineView, SchedulerView
+from .state import RequestState, Status
+
+if TYPE_CHECKING:
+    from ..contracts.cache import KVManager
+    from ..contracts.scheduler import Item, Plan, Scheduler, SchedulerLimits
+    from .slots import Slots
+    from .stats import Stats
+
+
+class PlanError(CamshaftError):
+    """A scheduler broke the rules of its contract."""
+
+
+class Committer:
+    """Turns plans into batches. The only place that gives out slots and pages."""
+
+    def __init__(
+        self,
+        view: EngineView,
+        cache: KVManager,
+        slots: Slots,
+        scheduler: Scheduler,
+        limits: SchedulerLimits,
+        stats: Stats,
+        *,
+        page_tokens: int,
+        wants_fresh: bool,
+    ) -> None:
+        self.view = view
+        self.cache = cache
+        self.slots = slots
+        self.scheduler = scheduler
+        self.limits = limits
+        self.stats = stats
+        self.page_tokens = page_tokens
+        self.wants_fresh = wants_fresh
+        self.newest_step = 0
+
+    def check(self, plan: Plan) -> None:
+        """Refuse a plan that breaks the scheduler's contract.
+
+        Raises:
+            PlanError: Names the scheduler and the rule.
+        """
+        seen: set[int] = set()
+        total = admitted = 0
+        for item in plan.items:
+            state = item.request
+            if not isinstance(state, RequestState):
+                self._broken("an item is not a request of the view")
+            if not state.ready:
+                self._broken(f"request {state.uid} is not ready")
+            if not 1 <= item.tokens <= state.pending:
+                self._broken(
+                    f"request {state.uid} got {item.tokens} tokens, it has {state.pending} pending"
+                )
+            seen.add(state.uid)
+            total += item.tokens + item.drafts
+            admitted += state.slot < 0
+        if len(seen) < len(plan.items):
+            self._broken("a request is planned twice")
+        if total > self.limits.step_tokens:
+            self._broken(f"{total} tokens are planned, the limit is {self.limits.step_tokens}")
+        if admitted > self.slots.free:
+            self._broken(f"{admitted} requests are admitted to {self.slots.free} free slots")
+
+    def _broken(self, rule: str) -> NoReturn:
+        raise PlanError(f"scheduler {type(self.scheduler).__name__}: {rule}.")
+
+    def commit(self, plan: Plan, step: int) -> Batch:
+        """Place the items of a checked plan in step `step`."""
+        batch = Batch(step)
+        for preemption in plan.preempt:
+            state = preemption.request
+            assert isinstance(state, RequestState)
+            if state.status is Status.RUNNING:
+                self.preempt(state, "planned")
+        for item in plan.items:
+            self._place(item, batch)
+        batch.order()
+        batch.shape = _shape(batch)
+        return batch
+
+    def _place(self, item: Item, batch: Batch) -> None:
+        state, planned, drafts, rows = item
+        assert isinstance(state, RequestState)
+        if not state.ready:
+            return  # preempted or refused by an earlier item of this plan
+        if state.status is Status.WAITING:
+            delta = self._admit(state, item, batch)
+        elif state.computed + planned + drafts > state.granted:
+            delta = self._grow(state, state.computed + planned + drafts, batch)
+        else:
+            delta = EMPTY_DELTA
+        if delta is None:
+            return
+        if delta is not EMPTY_DELTA:
+            batch.writes.extend((state, write) for write in delta.writes)
+            batch.copies.extend(delta.copies)
+            if self.wants_fresh:
+                batch.fresh.extend(self._fresh(state, delta))
+        tokens = min(planned, state.pending)  # a prefix hit may have left fewer
+        rows = resolve_rows(state, tokens, drafts, rows)
+        batch.shares.append(
+            Share(state, state.admission, state.computed, tokens + drafts, drafts, rows)
+        )
+
+    def _fresh(self, state: RequestState, delta: Delta) -> list[tuple[RequestState, int, int]]:
+        """List the pages of a grant that were not adopted with a prefix."""
+        adopted = state.computed // self.page_tokens
+        return [
+            (state, write.group, page)
+            for write in delta.writes
+            for index, page in enumerate(write.pages, write.first)
+            if index >= adopted and page != NULL_PAGE
+        ]
+
+    def _admit(self, state: RequestState, item: Item, batch: Batch) -> Delta | None:
+        """Give a waiting request its prefix, pages and a slot; None if it must wait on."""
+        while True:
+            hit = self.cache.match(state.prefix, len(state.tokens) - 1)
+            need = self._whole_pages(hit.ready + min(item.tokens, state.known - hit.ready))
+            result = self.cache.allocate(state.uid, state.prefix, need, hit)
+            if isinstance(result, Delta):
+                break
+            if not self._make_room(state, result, batch):
+                return None
+        self.view.waiting.remove(state)
+        self.view.running[state.uid] = state
+        self.view.forget(state)
+        state.status = Status.RUNNING
+        state.slot = self.slots.take()
+        state.admission += 1
+        state.computed = state.committed = hit.ready
+        state.granted = need
+        if state.cached_tokens < 0:
+            state.cached_tokens = min(hit.ready, state.prompt_tokens)
+            self.stats.prompt_tokens += state.prompt_tokens
+            self.stats.cached_tokens += state.cached_tokens
+        state.recount()
+        batch.admitted.append(state)
+        return result
+
+    def _whole_pages(self, tokens: int) -> int:
+        """Round up: what is granted is used before the cache is asked again."""
+        return -(-tokens // self.page_tokens) * self.page_tokens
+
+    def _grow(self, state: RequestState, need: int, batch: Batch) -> Delta | None:
+        need = self._whole_pages(need)
+        while True:
+            result = self.cache.allocate(state.uid, state.prefix, need)
+            if isinstance(result, Delta):
+                state.granted = need
+                return result
+            if not self._make_room(state, result, batch):
+                return None
+
+    def _make_room(self, state: RequestState, result: Wait | NoSpace, batch: Batch) -> bool:
+        """Preempt somebody for `state`. False: its item is dropped from this step."""
+        if isinstance(result, Wait):
+            self.stats.waits += 1
+            return False
+        victim = self.scheduler.victim(SchedulerView(self.view), state, result)
+        if victim is None:
+            return False
+        assert isinstance(victim, RequestState)
+        if victim.status is not Status.RUNNING:
+            self._broken(f"request {victim.uid} is a victim, but does not run")
+        batch.drop(victim)
+        self.preempt(victim, "no_space")
+        return victim is not state
+
+    def preempt(self, state: RequestState, cause: str) -> None:
+        """Take slot and pages of a running request; it will be recomputed."""
+        self.cache.free(state.uid, self.newest_step)
+        self.slots.release(state.slot, self.newest_step)
+        del self.view.running[state.uid]
+        state.preempted()
+        self.view.waiting.put_back(state)
+        self.stats.preempted(cause)
+
+    def release(self, state: RequestState, *, forget: bool = False) -> None:
+        """Take slot and pages of a request that ends, whatever its status."""
+        if state.status is Status.RUNNING:
+            self.cache.free(state.uid, self.newest_step, forget=forget)
+            self.slots.release(state.slot, self.newest_step)
+            del self.view.running[state.uid]
+        elif state.status is Status.WAITING:
+            self.view.waiting.remove(state)
+        self.view.forget(state)
+        state.status = Status.FINISHED
+        state.slot = -1
+        state.recount()
+
+
+def _shape(batch: Batch) -> StepShape:
+    shares = batch.shares
+    return StepShape(
+        requests=len(shares),
+        tokens=sum(share.tokens for share in shares),
+        decode_tokens=sum(1 for share in shares if share.tokens == 1),
+        context=sum(share.start + share.tokens for share in shares),
+        logits_rows=sum(share.logits_rows for share in shares),
+    )

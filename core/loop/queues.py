@@ -1,0 +1,146 @@
+"""Who waits, who runs; and the read-only view of it that schedulers get."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+from .state import RequestState, Status
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator
+
+    from ..contracts.cache import KVManager, PoolUsage
+    from ..contracts.predictor import StepShape, StepTimePredictor
+    from ..contracts.scheduler import RequestView
+    from .clock import Clock
+    from .slots import Slots
+
+
+class Waiting:
+    """The waiting queue: preempted requests before new ones, each part by arrival."""
+
+    def __init__(self) -> None:
+        self._queue: deque[RequestState] = deque()
+
+    def __len__(self) -> int:
+        return len(self._queue)
+
+    def __iter__(self) -> Iterator[RequestState]:
+        return iter(self._queue)
+
+    def __contains__(self, state: object) -> bool:
+        return state in self._queue
+
+    def append(self, state: RequestState) -> None:
+        """Add a new request."""
+        self._queue.append(state)
+
+    def put_back(self, state: RequestState) -> None:
+        """Add a preempted request before the new ones, by arrival among the preempted."""
+        place = 0
+        for one in self._queue:
+            if not one.preemptions or (one.arrival, one.uid) > (state.arrival, state.uid):
+                break
+            place += 1
+        self._queue.insert(place, state)
+
+    def remove(self, state: RequestState) -> None:
+        """Take a request out."""
+        if self._queue and self._queue[0] is state:
+            self._queue.popleft()
+        else:
+            self._queue.remove(state)
+
+
+class EngineView:
+    """The `View` of the engine. Cheap to ask: nothing is copied."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        cache: KVManager,
+        slots: Slots,
+        predictor: StepTimePredictor | None,
+    ) -> None:
+        self._clock = clock
+        self._cache = cache
+        self._slots = slots
+        self._predictor = predictor
+        self._cached: dict[int, tuple[int, int, int]] = {}
+        self.waiting = Waiting()
+        self.running: dict[int, RequestState] = {}
+        self.steps_in_flight = 0
+
+    @property
+    def now(self) -> float:
+        """Seconds on the engine's clock."""
+        return self._clock.now()
+
+    @property
+    def free_slots(self) -> int:
+        """Slots that can be taken in this step."""
+        return self._slots.free
+
+    def usage(self) -> tuple[PoolUsage, ...]:
+        """Return the pages of each pool."""
+        return self._cache.usage()
+
+    def cached_tokens(self, request: RequestView) -> int:
+        """Return prompt tokens that the cache would serve now."""
+        assert isinstance(request, RequestState)
+        if request.status is not Status.WAITING:
+            return 0
+        epoch, length = self._cache.epoch, len(request.tokens)
+        memo = self._cached.get(request.uid)
+        if memo is None or memo[:2] != (epoch, length):
+            hit = self._cache.match(request.prefix, length - 1)
+            memo = (epoch, length, hit.ready)
+            self._cached[request.uid] = memo
+        return memo[2]
+
+    def predict(self, shape: StepShape) -> float:
+        """Return the expected seconds of a step, 0 without a predictor."""
+        return self._predictor.predict(shape) if self._predictor is not None else 0.0
+
+    def forget(self, state: RequestState) -> None:
+        """Drop what was memoised for a request."""
+        self._cached.pop(state.uid, None)
+
+
+class SchedulerView:
+    """What a scheduler is handed: the engine's view with sequences instead of its containers."""
+
+    __slots__ = ("_view", "running", "waiting")
+
+    def __init__(self, view: EngineView) -> None:
+        self._view = view
+        self.running: Collection[RequestView] = list(view.running.values())
+        self.waiting: Collection[RequestView] = view.waiting
+
+    @property
+    def now(self) -> float:
+        """See `EngineView`."""
+        return self._view.now
+
+    @property
+    def free_slots(self) -> int:
+        """See `EngineView`."""
+        return self._view.free_slots
+
+    @property
+    def steps_in_flight(self) -> int:
+        """See `EngineView`."""
+        return self._view.steps_in_flight
+
+    def usage(self) -> tuple[PoolUsage, ...]:
+        """See `EngineView`."""
+        return self._view.usage()
+
+    def cached_tokens(self, request: RequestView) -> int:
+        """See `EngineView`."""
+        return self._view.cached_tokens(request)
+
+    def predict(self, shape: StepShape) -> float:
+        """See `EngineView`."""
+        return self._view.predict(shape)

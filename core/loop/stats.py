@@ -1,0 +1,47 @@
+"""Counters of the engine. They only rise; gauges are asked of their owners."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True)
+class Stats:
+    """What happened since the start.
+
+    Attributes:
+        steps: Launched.
+        step_tokens: Tokens of all launched steps.
+        prompt_tokens: Of admitted requests, counted once each.
+        cached_tokens: Of these, served from the cache.
+        output_tokens: Settled.
+        requests: Submitted.
+        finished: By reason.
+        preemptions: By cause.
+        waits: Items dropped because pages were still fenced or loading.
+        dropped: Plans of which nothing could be placed.
+        host_waits: Sample launches delayed because a request needs host tokens.
+        wasted_tokens: Sampled for requests that had ended by then.
+        most_in_flight: Largest number of launched, unsettled steps.
+        failed_launches: Steps whose launch raised.
+    """
+
+    steps: int = 0
+    step_tokens: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    output_tokens: int = 0
+    requests: int = 0
+    finished: Counter[str] = field(default_factory=Counter)
+    preemptions: Counter[str] = field(default_factory=Counter)
+    waits: int = 0
+    dropped: int = 0
+    host_waits: int = 0
+    wasted_tokens: int = 0
+    most_in_flight: int = 0
+    failed_launches: int = 0
+
+    def preempted(self, cause: str) -> None:
+        """Count a preemption."""
+        self.preemptions[cause] += 1

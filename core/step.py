@@ -1,0 +1,243 @@
+"""The packed step: everything an executor must learn for one forward pass, as int32 arrays.
+
+One `Step` goes to every rank. On the wire it is a single int32 array (`pack`), so that a device
+needs one copy. Floats and 64-bit seeds travel as their bits.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    Int32 = NDArray[np.int32]
+    Float32 = NDArray[np.float32]
+
+FORMAT = 1
+"""Version of the packed form; an executor refuses another one."""
+
+FROM_DEVICE = -1
+"""Token id that stands for the slot's last token, which only the device may know."""
+
+FROM_DRAFTS = -2
+"""Token id that stands for the next draft token of the slot."""
+
+
+def int32(values: Sequence[int] | Int32 = ()) -> Int32:
+    """Return `values` as an int32 array."""
+    return np.asarray(values, dtype=np.int32)
+
+
+def float32(values: Sequence[float] | Float32 = ()) -> Float32:
+    """Return `values` as a float32 array."""
+    return np.asarray(values, dtype=np.float32)
+
+
+@dataclass(slots=True)
+class Ragged:
+    """Lists of different lengths: list i is `values[offsets[i]:offsets[i + 1]]`."""
+
+    offsets: Int32
+    values: Int32
+
+    @classmethod
+    def of(cls, lists: Sequence[Sequence[int]]) -> Ragged:
+        """Join `lists`."""
+        offsets = np.zeros(len(lists) + 1, dtype=np.int32)
+        np.cumsum([len(one) for one in lists], out=offsets[1:])
+        return cls(offsets, int32([value for one in lists for value in one]))
+
+    def __getitem__(self, index: int) -> Int32:
+        return self.values[self.offsets[index] : self.offsets[index + 1]]
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+
+def _empty_ragged() -> Ragged:
+    return Ragged(np.zeros(1, dtype=np.int32), int32())
+
+
+@dataclass(slots=True)
+class Admissions:
+    """Slots that change hands in this step; A of them. All their old state is void.
+
+    Attributes:
+        slots: [A].
+        context: [A] tokens whose keys and values are in pages already (prefix hit).
+        produced: [A] output tokens so far; above 0 after a preemption.
+        seeds: [A, 2] low and high half of the 64-bit seed.
+        top_k: [A] 0 is off.
+        min_tokens: [A].
+        logprobs: [A] alternatives to report; -1 is no logprobs.
+        temperature: [A], as all floats below.
+        top_p: 1 is off.
+        min_p: 0 is off.
+        presence: Presence penalty, 0 is off.
+        frequency: Frequency penalty, 0 is off.
+        repetition: Repetition penalty, 1 is off.
+        bias_ids: Ids with a logit bias.
+        bias_values: float32 bits, parallel to `bias_ids`.
+        allowed: The only ids that may be chosen; empty allows all.
+        stops: Ids that cannot be chosen before `min_tokens`.
+        bad_words: Sequences, each preceded by its length.
+        prompt: Prompt ids, for requests whose parameters need the history.
+        outputs: Output ids so far, for the same.
+    """
+
+    slots: Int32 = field(default_factory=int32)
+    context: Int32 = field(default_factory=int32)
+    produced: Int32 = field(default_factory=int32)
+    seeds: Int32 = field(default_factory=lambda: np.zeros((0, 2), dtype=np.int32))
+    top_k: Int32 = field(default_factory=int32)
+    min_tokens: Int32 = field(default_factory=int32)
+    logprobs: Int32 = field(default_factory=int32)
+    temperature: Float32 = field(default_factory=float32)
+    top_p: Float32 = field(default_factory=float32)
+    min_p: Float32 = field(default_factory=float32)
+    presence: Float32 = field(default_factory=float32)
+    frequency: Float32 = field(default_factory=float32)
+    repetition: Float32 = field(default_factory=float32)
+    bias_ids: Ragged = field(default_factory=_empty_ragged)
+    bias_values: Ragged = field(default_factory=_empty_ragged)
+    allowed: Ragged = field(default_factory=_empty_ragged)
+    stops: Ragged = field(default_factory=_empty_ragged)
+    bad_words: Ragged = field(default_factory=_empty_ragged)
+    prompt: Ragged = field(default_factory=_empty_ragged)
+    outputs: Ragged = field(default_factory=_empty_ragged)
+
+    def __len__(self) -> int:
+        return len(self.slots)
+
+
+@dataclass(slots=True)
+class Step:
+    """One forward pass over a mixed batch, followed by one choice of tokens.
+
+    Requests are ordered decode-first, so that a prefill and a decode backend each get a slice.
+
+    Attributes:
+        id: Counts up by one for each launched step.
+        decode_requests: How many leading requests have a single query token and no drafts.
+        slots: [B] device row of each request; no slot twice.
+        starts: [B + 1] where each request's tokens begin; `starts[B]` is T.
+        context: [B] upper bound of the tokens in pages before this step. The exact number is on
+            the device; they differ only under speculation.
+        drafts: [B] draft tokens at the end of each request's tokens.
+        rows: [B] `Rows` value: which positions get logits.
+        tokens: [T] ids, or `FROM_DEVICE`, or `FROM_DRAFTS`.
+        admissions: Slots that change hands.
+        write_group: [W] table writes: KV group,
+        write_slot: [W] slot,
+        write_first: [W] first index in the slot's table,
+        write_pages: and the pages, a list each.
+        copies: [C, 3] group, source page, target page. Done before anything else.
+        fresh: [Z, 2] group, page: pages that change hands, whose old content must not be seen.
+            Filled only for executors that ask for it.
+    """
+
+    id: int = 0
+    decode_requests: int = 0
+    slots: Int32 = field(default_factory=int32)
+    starts: Int32 = field(default_factory=lambda: np.zeros(1, dtype=np.int32))
+    context: Int32 = field(default_factory=int32)
+    drafts: Int32 = field(default_factory=int32)
+    rows: Int32 = field(default_factory=int32)
+    tokens: Int32 = field(default_factory=int32)
+    admissions: Admissions = field(default_factory=Admissions)
+    write_group: Int32 = field(default_factory=int32)
+    write_slot: Int32 = field(default_factory=int32)
+    write_first: Int32 = field(default_factory=int32)
+    write_pages: Ragged = field(default_factory=_empty_ragged)
+    copies: Int32 = field(default_factory=lambda: np.zeros((0, 3), dtype=np.int32))
+    fresh: Int32 = field(default_factory=lambda: np.zeros((0, 2), dtype=np.int32))
+
+    def pack(self) -> Int32:
+        """Return the step as one int32 array: version, then each array's size and bits."""
+        arrays = [array.reshape(-1).view(np.int32) for array in _arrays(self)]
+        sizes = int32([array.size for array in arrays])
+        return np.concatenate([int32([FORMAT, self.id, self.decode_requests]), sizes, *arrays])
+
+    @classmethod
+    def unpack(cls, packed: Int32) -> Step:
+        """Return the step that `pack` made; its arrays are views of `packed`.
+
+        Raises:
+            ValueError: Another format.
+        """
+        if int(packed[0]) != FORMAT:
+            raise ValueError(f"step format {int(packed[0])}, this executor reads {FORMAT}")
+        step = cls(id=int(packed[1]), decode_requests=int(packed[2]))
+        targets = list(_slots(step))
+        sizes = packed[3 : 3 + len(targets)]
+        at = 3 + len(targets)
+        for (owner, name), size in zip(targets, sizes.tolist(), strict=True):
+            like = getattr(owner, name)
+            array = packed[at : at + size].view(like.dtype).reshape(-1, *like.shape[1:])
+            setattr(owner, name, array)
+            at += size
+        return step
+
+
+def _slots(owner: object) -> list[tuple[object, str]]:
+    """List every array of a step as (owner, attribute), in declaration order."""
+    found: list[tuple[object, str]] = []
+    for one in fields(owner):  # type: ignore[arg-type]
+        value = getattr(owner, one.name)
+        if isinstance(value, np.ndarray):
+            found.append((owner, one.name))
+        elif isinstance(value, Ragged | Admissions):
+            found.extend(_slots(value))
+    return found
+
+
+def _arrays(step: Step) -> list[NDArray[np.int32]]:
+    return [getattr(owner, name) for owner, name in _slots(step)]
+
+
+@dataclass(slots=True)
+class LogprobRows:
+    """Logprobs of the sampled tokens that asked for them; L of them, N alternatives at most.
+
+    Attributes:
+        row: [L] index of the request in the step.
+        offset: [L] which of the request's tokens in this step.
+        chosen: [L] logprob of the token.
+        rank: [L] its rank, from 1.
+        ids: [L, N].
+        values: [L, N].
+    """
+
+    row: Int32
+    offset: Int32
+    chosen: Float32
+    rank: Int32
+    ids: Int32
+    values: Float32
+
+
+@dataclass(slots=True)
+class StepOutput:
+    """The results of a step.
+
+    Attributes:
+        id: The step's.
+        tokens: [B, 1 + K] chosen ids, valid up to `counts`.
+        counts: [B] how many; 0 for requests without logits in this step.
+        finite: [B] False where a row of logits held a NaN or no finite value at all.
+        logprobs: When any request asked for them.
+        drafts: [B, K] draft tokens for the next step, for grammars; empty without a speculator.
+    """
+
+    id: int
+    tokens: Int32
+    counts: Int32
+    finite: NDArray[np.bool_]
+    logprobs: LogprobRows | None = None
+    drafts: Int32 = field(default_factory=lambda: np.zeros((0, 0), dtype=np.int32))

@@ -1,0 +1,287 @@
+"""The contract of attention backends, as tests to inherit. Needs torch."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+
+import numpy as np
+import pytest
+import torch
+
+from ..component import Settings
+from ..contracts.attention import (
+    AttentionBackend,
+    AttentionLayer,
+    AttentionMeta,
+    AttentionSpec,
+)
+from ..contracts.kv_quant import KVQuant
+from ..facts import DeviceFacts
+from ..registry import Registry
+
+Sequences = list[tuple[int, int]]
+"""(tokens in pages before the step, tokens in the step) of each request."""
+
+CPU = DeviceFacts("cpu", "test", 2**30, frozenset({"float32", "bfloat16"}))
+
+
+class Scene:
+    """Random requests over scattered pages, and the answer that a dense computation gives."""
+
+    def __init__(
+        self,
+        backend: AttentionBackend,
+        spec: AttentionSpec,
+        sequences: Sequences,
+        *,
+        seed: int = 0,
+        layer: AttentionLayer | None = None,
+        device: str = "cpu",
+    ) -> None:
+        self.backend, self.spec, self.sequences, self.device = backend, spec, sequences, device
+        generator = torch.Generator().manual_seed(seed)
+        dtype: torch.dtype = getattr(torch, spec.dtype)
+
+        def random_heads(tokens: int, heads: int, width: int) -> torch.Tensor:
+            return torch.randn(tokens, heads, width, generator=generator).to(device, dtype)
+
+        total = [before + count for before, count in sequences]
+        self.keys = [random_heads(one, spec.kv_heads, spec.head_dim) for one in total]
+        self.values = [random_heads(one, spec.kv_heads, spec.value_dim) for one in total]
+        self.queries = [random_heads(n, spec.heads, spec.head_dim) for _, n in sequences]
+        self.layer = layer or layer_of(spec, generator)
+        pages = [-(-one // spec.page_tokens) for one in total]
+        ids = list(range(1, sum(pages) + 8))
+        random.Random(seed).shuffle(ids)
+        self.tables = [[ids.pop() for _ in range(count)] for count in pages]
+        self.fields = self._fields(len(ids) + sum(pages) + 1)
+        self._store_context()
+
+    def _fields(self, pages: int) -> dict[str, torch.Tensor]:
+        """Return pages whose unwritten slots hold what a backend must bear."""
+        fields = {}
+        for one in self.backend.kv_layout().fields:
+            dtype: torch.dtype = getattr(torch, one.dtype)
+            tensor = torch.zeros((pages, *one.shape), dtype=dtype, device=self.device)
+            if not self.backend.needs_zeroed_pages and dtype.is_floating_point:
+                tensor.fill_(float("nan"))
+            fields[one.name] = tensor
+        return fields
+
+    def _store_context(self) -> None:
+        """Write what earlier steps left, through the backend itself, one chunk a request."""
+        earlier = [(0, before) for before, _ in self.sequences]
+        if any(before for _, before in earlier):
+            keep = [index for index, (_, before) in enumerate(earlier) if before]
+            self._run([(index, 0, earlier[index][1]) for index in keep])
+
+    def run(self) -> list[torch.Tensor]:
+        """Run the step; return the output of each request [tokens, H, Dv]."""
+        order = sorted(range(len(self.sequences)), key=lambda index: self.sequences[index][1] != 1)
+        outputs = self._run([(index, *self.sequences[index]) for index in order])
+        return [outputs[order.index(index)] for index in range(len(order))]
+
+    def _run(self, parts: list[tuple[int, int, int]]) -> list[torch.Tensor]:
+        """Run (request, context, tokens) as one step, in this order."""
+        meta = self._meta(parts)
+        spans = [slice(before, before + count) for _, before, count in parts]
+        k = torch.cat(
+            [self.keys[index][span] for (index, _, _), span in zip(parts, spans, strict=True)]
+        )
+        v = torch.cat(
+            [self.values[index][span] for (index, _, _), span in zip(parts, spans, strict=True)]
+        )
+        q = torch.cat(
+            [
+                self.queries[index]
+                if (before, count) == self.sequences[index]
+                else torch.zeros_like(self.keys[index][:1, :1]).expand(
+                    count, self.spec.heads, self.spec.head_dim
+                )
+                for index, before, count in parts
+            ]
+        )
+        out = q.new_full((len(q), self.spec.heads, self.spec.value_dim), float("nan"))
+        meta.plan = self.backend.plan(meta)
+        self.backend.forward(self.layer, q, k, v, self.fields, meta, out)
+        return list(out.split([count for _, _, count in parts]))
+
+    def _meta(self, parts: list[tuple[int, int, int]]) -> AttentionMeta:
+        page = self.spec.page_tokens
+        width = max(len(self.tables[index]) for index, _, _ in parts)
+        table = torch.tensor(
+            [self.tables[index] + [0] * (width - len(self.tables[index])) for index, _, _ in parts],
+            dtype=torch.int32,
+            device=self.device,
+        )
+        context = np.array([before for _, before, _ in parts], dtype=np.int32)
+        counts = np.array([count for _, _, count in parts], dtype=np.int32)
+        starts = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
+        request = np.repeat(np.arange(len(parts)), counts)
+        positions = context[request] + np.arange(starts[-1]) - starts[request]
+        where = torch.from_numpy(request).to(self.device)
+        at = torch.from_numpy(positions).to(self.device)
+        return AttentionMeta(
+            decode_requests=int((counts == 1).sum()),
+            query_start=torch.from_numpy(starts).to(self.device),
+            context=torch.from_numpy(context).to(self.device),
+            positions=at,
+            request=where,
+            page_table=table,
+            write_page=table[where, at // page].long(),
+            write_offset=at % page,
+            host_query_start=starts,
+            host_context=context,
+        )
+
+    def expected(self) -> list[torch.Tensor]:
+        """Return the dense answer in float64."""
+        return [
+            dense(self.queries[index], self.keys[index], self.values[index], before, self.layer)
+            for index, (before, _) in enumerate(self.sequences)
+        ]
+
+
+def layer_of(spec: AttentionSpec, generator: torch.Generator) -> AttentionLayer:
+    """Return a layer that asks for everything that the spec does."""
+    return AttentionLayer(
+        index=0,
+        group=0,
+        heads=spec.heads,
+        kv_heads=spec.kv_heads,
+        head_dim=spec.head_dim,
+        value_dim=spec.value_dim,
+        scale=spec.head_dim**-0.5,
+        window=spec.window,
+        soft_cap=spec.soft_cap,
+        sinks=torch.randn(spec.heads, generator=generator) if spec.sinks else None,
+    )
+
+
+def dense(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, before: int, layer: AttentionLayer
+) -> torch.Tensor:
+    """Attend without pages, in float64: q [n, H, D] at positions `before` and on."""
+    repeat = layer.heads // layer.kv_heads
+    keys = k.double().repeat_interleave(repeat, dim=1)
+    values = v.double().repeat_interleave(repeat, dim=1)
+    scores = torch.einsum("nhd,shd->hns", q.double(), keys) * layer.scale
+    if layer.soft_cap:
+        scores = layer.soft_cap * torch.tanh(scores / layer.soft_cap)
+    place = torch.arange(k.shape[0], device=q.device)
+    query = torch.arange(before, before + q.shape[0], device=q.device)[:, None]
+    hidden = place > query
+    if layer.window:
+        hidden |= place <= query - layer.window
+    scores = scores.masked_fill(hidden, float("-inf"))
+    if layer.sinks is not None:
+        sinks = layer.sinks.to(scores)[:, None, None].expand(-1, q.shape[0], 1)
+        scores = torch.cat((scores, sinks), dim=-1)
+    weights = torch.softmax(scores, dim=-1)[..., : k.shape[0]]
+    return torch.einsum("hns,shd->nhd", weights, values)
+
+
+class AttentionContract:
+    """Subclass it, define `make` and `backend`, and run pytest.
+
+    What the backend says it does not support is skipped, not failed.
+    """
+
+    facts: DeviceFacts = CPU
+    device: str = "cpu"
+    dtype: str = "float32"
+    tolerance: float = 2e-5
+
+    backend: type[AttentionBackend]
+
+    def make(self, spec: AttentionSpec, kv_quant: KVQuant) -> AttentionBackend:
+        """Return the backend under test."""
+        raise NotImplementedError
+
+    def spec(self, **changes: object) -> AttentionSpec:
+        """Return grouped-query attention with small pages."""
+        plain = AttentionSpec(
+            heads=6, kv_heads=2, head_dim=16, value_dim=16, dtype=self.dtype, page_tokens=4
+        )
+        return dataclasses.replace(plain, **changes)  # type: ignore[arg-type]
+
+    def scene(self, sequences: Sequences, seed: int = 0, **changes: object) -> Scene:
+        """Return a scene, or skip if the backend does not support the spec."""
+        spec = self.spec(**changes)
+        reasons = self.backend.supports(spec, self.facts)
+        if reasons:
+            pytest.skip("; ".join(reasons))
+        plain: KVQuant = Registry.discover().get("kv_quant", "none").load()(Settings())
+        return Scene(self.make(spec, plain), spec, sequences, seed=seed, device=self.device)
+
+    def check(self, scene: Scene) -> None:
+        """Compare with the dense answer."""
+        for index, (got, wanted) in enumerate(zip(scene.run(), scene.expected(), strict=True)):
+            gap = (got.double() - wanted).abs().max().item()
+            assert gap < self.tolerance, f"request {index} of {scene.sequences} is off by {gap:.2e}"
+
+    @pytest.mark.parametrize(
+        "sequences",
+        [
+            [(0, 1)],
+            [(0, 9)],
+            [(5, 1), (16, 1), (0, 1)],
+            [(8, 7), (3, 12)],
+            [(5, 1), (4, 1), (6, 5), (0, 11), (3, 2)],
+        ],
+        ids=["first token", "prompt", "decodes", "chunks", "mixed"],
+    )
+    def test_equals_dense_attention(self, sequences: Sequences) -> None:
+        """For every kind of step."""
+        self.check(self.scene(sequences))
+
+    @pytest.mark.parametrize("heads", [(2, 2), (8, 1), (9, 3)])
+    def test_heads_are_grouped_as_the_spec_says(self, heads: tuple[int, int]) -> None:
+        """Query heads of a group are neighbours."""
+        self.check(self.scene([(7, 1), (2, 6)], heads=heads[0], kv_heads=heads[1]))
+
+    @pytest.mark.parametrize("window", [1, 4, 7])
+    def test_a_window_counts_the_query_itself(self, window: int) -> None:
+        """Token i sees keys i - window + 1 to i."""
+        scene = self.scene([(9, 1), (5, 6), (0, 12)], window=window)
+        self.check(scene)
+
+    def test_sinks_take_their_share(self) -> None:
+        """A learned logit per head takes part in the softmax and has no value."""
+        self.check(self.scene([(9, 1), (0, 5)], sinks=True))
+
+    def test_scores_are_capped(self) -> None:
+        """Soft cap, before the mask."""
+        self.check(self.scene([(9, 1), (0, 5)], soft_cap=0.7))
+
+    def test_values_may_be_narrower_than_keys(self) -> None:
+        """K and v sizes may differ."""
+        self.check(self.scene([(9, 1), (0, 5)], value_dim=8))
+
+    def test_only_the_steps_own_slots_are_written(self) -> None:
+        """Pages of others, and slots beyond the length, stay as they are."""
+        scene = self.scene([(5, 1), (0, 6)])
+        before = {name: tensor.clone() for name, tensor in scene.fields.items()}
+        scene.run()
+        mine = {page for table in scene.tables for page in table}
+        for name, tensor in scene.fields.items():
+            for page in range(1, len(tensor)):
+                if page not in mine:
+                    assert torch.equal(
+                        tensor[page].nan_to_num(7.0), before[name][page].nan_to_num(7.0)
+                    )
+
+    def test_what_is_stored_survives_the_next_steps(self) -> None:
+        """A second step over the same pages sees the first one's keys."""
+        scene = self.scene([(13, 1), (8, 4)])
+        self.check(scene)
+        self.check(scene)
+
+    def test_deterministic_results_do_not_depend_on_the_batch(self) -> None:
+        """To the bit, if the spec asks for it."""
+        both = self.scene([(9, 1), (0, 7), (2, 3)], deterministic=True)
+        for index, got in enumerate(both.run()):
+            alone = self.scene([(9, 1), (0, 7), (2, 3)], deterministic=True)
+            only = alone._run([(index, *alone.sequences[index])])[0]
+            assert torch.equal(got, only), f"request {index} differs alone"

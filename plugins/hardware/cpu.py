@@ -1,0 +1,167 @@
+"""The processor of this machine, through torch."""
+
+from __future__ import annotations
+
+import os
+from contextlib import nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import psutil
+import torch
+
+from camshaft.contracts.hardware import Communicator, HardwareBackend, MemoryReport
+from camshaft.errors import DeviceError
+from camshaft.facts import Capability, DeviceFacts
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from contextlib import AbstractContextManager
+
+    from .components import CpuSettings
+
+_FLAGS = {"amx_tile": Capability.AMX, "avx512f": Capability.AVX512}
+
+
+class CpuBackend(HardwareBackend):
+    """Runs on the host's cores. Everything is synchronous, so events have nothing to wait for."""
+
+    device = "cpu"
+
+    def __init__(self, settings: CpuSettings) -> None:
+        self.settings = settings
+        self._facts: DeviceFacts | None = None
+
+    def facts(self) -> DeviceFacts:
+        """See `HardwareBackend.facts`."""
+        if self._facts is None:
+            name, flags = _processor()
+            self._facts = DeviceFacts(
+                kind="cpu",
+                name=name,
+                memory_bytes=memory_limit(),
+                dtypes=frozenset({"float32", "bfloat16"}),
+                capabilities=frozenset(what for flag, what in _FLAGS.items() if flag in flags),
+                threads=self.threads,
+                architecture=os.uname().machine,
+            )
+        return self._facts
+
+    @property
+    def threads(self) -> int:
+        """Threads that the model runs on."""
+        wanted = self.settings.threads
+        return usable_cores() if wanted == "auto" else wanted
+
+    def open(self) -> None:
+        """Set torch's threads."""
+        torch.set_num_threads(self.threads)
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def memory(self) -> MemoryReport:
+        """See `HardwareBackend.memory`."""
+        limit = memory_limit()
+        used = psutil.Process().memory_info().rss
+        return MemoryReport(limit, max(0, min(psutil.virtual_memory().available, limit - used)))
+
+    def allocate(self, size: int) -> torch.Tensor:
+        """See `HardwareBackend.allocate`."""
+        free = self.memory().free
+        if size > free:
+            raise DeviceError(
+                f"{size / 2**20:.0f} MiB are asked for and {free / 2**20:.0f} MiB are free; "
+                "lower cache.memory"
+            )
+        return torch.zeros(size, dtype=torch.uint8)
+
+    def copy_pages(
+        self, fields: Sequence[torch.Tensor], source: Sequence[int], target: Sequence[int]
+    ) -> None:
+        """See `HardwareBackend.copy_pages`."""
+        from_, to = torch.tensor(source), torch.tensor(target)
+        for tensor in fields:
+            tensor[to] = tensor[from_]
+
+    def event(self) -> HostEvent:
+        """Return an event that has always happened."""
+        return HostEvent()
+
+    def stream(self) -> AbstractContextManager[Any]:
+        """Return a context that changes nothing."""
+        return nullcontext()
+
+    def to_host(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return the tensor: it is there."""
+        return tensor
+
+    def capture(self, function: Callable[[], None]) -> Callable[[], None]:
+        """Return the function: a CPU has no graphs."""
+        return function
+
+    def communicator(self, rank: int, size: int) -> Communicator:
+        """See `HardwareBackend.communicator`."""
+        if size != 1:
+            raise DeviceError(f"cpu runs on one rank; {size} are asked for")
+        return SingleRank()
+
+
+class HostEvent:
+    """An event on a device without queues."""
+
+    def record(self) -> None:
+        """Nothing to mark."""
+
+    def wait(self) -> None:
+        """Nothing to wait for."""
+
+
+class SingleRank:
+    """The communicator of a single rank."""
+
+    rank = 0
+    size = 1
+
+    def all_reduce(self, tensor: torch.Tensor) -> None:
+        """The sum over one rank is there."""
+
+    def all_gather(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return the tensor."""
+        return tensor
+
+    def broadcast(self, tensor: torch.Tensor, source: int) -> None:
+        """The only rank has it."""
+
+
+def usable_cores() -> int:
+    """Return the cores that this process may use: affinity, and a container's quota."""
+    cores = (
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
+    quota = Path("/sys/fs/cgroup/cpu.max")
+    if quota.exists():
+        share, _, period = quota.read_text().strip().partition(" ")
+        if share != "max":
+            cores = min(cores, max(1, int(share) // int(period)))
+    return cores
+
+
+def memory_limit() -> int:
+    """Return the machine's memory, or the container's limit if that is lower; bytes."""
+    total: int = psutil.virtual_memory().total
+    limit = Path("/sys/fs/cgroup/memory.max")
+    if limit.exists() and (text := limit.read_text().strip()) != "max":
+        return min(total, int(text))
+    return total
+
+
+def _processor() -> tuple[str, set[str]]:
+    """Return the processor's name and its flags, as far as the system tells."""
+    info = Path("/proc/cpuinfo")
+    fields: dict[str, str] = {}
+    if info.exists():
+        for line in info.read_text().split("\n\n")[0].splitlines():
+            key, _, value = line.partition(":")
+            fields[key.strip()] = value.strip()
+    return fields.get("model name", os.uname().machine), set(fields.get("flags", "").split())

@@ -1,0 +1,76 @@
+"""Continuous batching with chunked prefill: requests join and leave at every step.
+
+Sources: Yu et al., "Orca", OSDI 2022 (iteration-level scheduling); Agrawal et al., "Sarathi-Serve",
+OSDI 2024 (arXiv 2403.02310), section 4: decodes are placed first, and prompts fill what is left of
+the token budget in chunks, so that no decode waits for a long prompt. Departure: the chunk is what
+is left of the budget unless a setting caps it, where the paper derives it from a latency target.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from camshaft.contracts.scheduler import Item, Plan, Scheduler
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from camshaft.contracts.cache import NoSpace
+    from camshaft.contracts.scheduler import RequestView, SchedulerLimits, View
+
+    from .components import ContinuousSettings
+
+
+class Continuous(Scheduler):
+    """First come, first served; running requests before waiting ones."""
+
+    def __init__(self, settings: ContinuousSettings, limits: SchedulerLimits) -> None:
+        self.settings = settings
+        self.limits = limits
+        self.whole_prompts = settings.chunk_tokens == "off"
+        chunk = settings.chunk_tokens
+        self.chunk_tokens = chunk if isinstance(chunk, int) else limits.step_tokens
+
+    def plan(self, view: View) -> Plan:
+        """See `Scheduler.plan`."""
+        items: list[Item] = []
+        budget = self.limits.step_tokens
+        prefills: list[RequestView] = []
+        for request in view.running:
+            if not request.ready:
+                continue
+            if request.pending > 1:
+                prefills.append(request)
+            elif budget:
+                items.append(Item(request, 1))
+                budget -= 1
+        for request in prefills:
+            tokens = min(request.pending, self.chunk_tokens, budget)
+            if tokens:
+                items.append(Item(request, tokens))
+                budget -= tokens
+        items.extend(self._admit(view, budget, view.free_slots))
+        return Plan(items)
+
+    def _admit(self, view: View, budget: int, slots: int) -> Iterable[Item]:
+        """Yield waiting requests in order, until one does not fit: nobody is overtaken for ever."""
+        for request in view.waiting:
+            if not budget or not slots:
+                return
+            if not request.ready:
+                continue
+            left = request.pending - view.cached_tokens(request)
+            if self.whole_prompts and left > budget and budget < self.limits.step_tokens:
+                return
+            tokens = min(left, self.chunk_tokens, budget)
+            yield Item(request, tokens)
+            budget -= tokens
+            slots -= 1
+
+    def victim(self, view: View, requester: RequestView, need: NoSpace) -> RequestView | None:
+        """Preempt the request that came last, maybe the requester; waiting ones never preempt."""
+        running = [one for one in view.running if one.uid != requester.uid]
+        if all(one.uid != requester.uid for one in view.running):
+            return None  # it is waiting, and has nothing that it could lose
+        last = max([*running, requester], key=lambda one: (one.arrival, one.uid))
+        return last if running else None
