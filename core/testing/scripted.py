@@ -1,6 +1,7 @@
 """An engine whose answers a test writes: for everything in front of the engine.
 
-It has the surface of `camshaft.loop.engine.Engine` and its manners (stop ids, limits, aborts, counters, pages of a prefix cache), and no model: a script says which ids a request gets.
+It has the surface of `camshaft.loop.engine.Engine` and its manners (stop ids, limits, aborts,
+counters, pages of a prefix cache), and no model: a script says which ids a request gets.
 """
 
 from __future__ import annotations
@@ -156,9 +157,7 @@ class ScriptedEngine:
     def usage(self) -> tuple[PoolUsage, ...]:
         """Return the pages of the one pool; cached ones count as free."""
         size = self.traits.page_tokens
-        lengths = [
-            len(one.request.prompt_ids) + one.produced for one in self.view.running.values()
-        ]
+        lengths = [len(one.request.prompt_ids) + one.produced for one in self.view.running.values()]
         in_use = sum(-(-length // size) for length in lengths)
         total = self.traits.pages
         return (PoolUsage(total, total - in_use, 0, in_use, 0),)
@@ -195,9 +194,7 @@ class ScriptedEngine:
         try:
             token = next(one.ids)
         except ScriptError as error:
-            self._finish(
-                one, RequestOutput(id=one.request.id, finish="error", message=str(error))
-            )
+            self._finish(one, RequestOutput(id=one.request.id, finish="error", message=str(error)))
             return
         if token in one.stops and one.produced < one.request.params.min_tokens:
             token = FILLER

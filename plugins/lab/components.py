@@ -9,4 +9,11 @@ from camshaft.hooks import hookimpl
 @hookimpl
 def camshaft_components() -> list[Component]:
     """Describe what this folder provides."""
-    return []
+    return [
+        Component(
+            kind="command",
+            name="bench",
+            implementation="camshaft.plugins.lab.bench:Bench",
+            summary="measure a recipe on a workload",
+        )
+    ]

@@ -1,0 +1,1 @@
+"""Benchmarks: each is run by one command and appends to `results/`."""

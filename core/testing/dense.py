@@ -1,0 +1,76 @@
+"""A model run over one whole sequence, with attention as it is defined and no pages at all."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from ..contracts.quant import StepContext
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ..contracts.attention import AttentionLayer
+    from ..contracts.model import Handover, Layer, Model
+    from ..contracts.ops import Ops
+
+
+@torch.inference_mode()
+def dense_logits(model: Model, ops: Ops, tokens: Sequence[int]) -> torch.Tensor:
+    """Return the float32 logits [T, V] of every position of a sequence.
+
+    Args:
+        model: All layers.
+        ops: The operations table.
+        tokens: Ids of the sequence.
+    """
+    step = StepContext(tokens=len(tokens))
+    handover = model.embed(torch.tensor(tokens), step)
+    handover = run_layers(model.layers, ops, handover)
+    return model.logits(model.norm(handover), step)
+
+
+def run_layers(layers: Sequence[Layer], ops: Ops, handover: Handover) -> Handover:
+    """Run a range of layers over one sequence from its start."""
+    count = len(handover.hidden)
+    step, positions = StepContext(tokens=count), torch.arange(count)
+    for layer in layers:
+        qkv, carried = layer.before(handover, step)
+        q, k, v = ops.rope_qk_norm(qkv, positions, layer.attention)
+        attended = dense_attention(layer.attention, q, k, v).to(qkv.dtype)
+        handover = layer.after(attended, carried, step)
+    return handover
+
+
+def dense_attention(
+    layer: AttentionLayer, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
+) -> torch.Tensor:
+    """Attend over one sequence.
+
+    Args:
+        layer: Scale, window, soft cap and sinks.
+        q: [T, H, D], rotated.
+        k: [T, G, D], rotated.
+        v: [T, G, Dv].
+
+    Returns:
+        float32 [T, H * Dv].
+    """
+    shared = layer.heads // layer.kv_heads
+    keys = k.float().repeat_interleave(shared, dim=1)
+    values = v.float().repeat_interleave(shared, dim=1)
+    scores = torch.einsum("thd,shd->hts", q.float(), keys) * layer.scale
+    if layer.soft_cap:
+        scores = layer.soft_cap * torch.tanh(scores / layer.soft_cap)
+    place = torch.arange(len(q))
+    distance = place[:, None] - place[None, :]
+    hidden = distance < 0
+    if layer.window:
+        hidden |= distance >= layer.window
+    scores = scores.masked_fill(hidden, float("-inf"))
+    if layer.sinks is not None:
+        sinks = layer.sinks.float()[:, None, None].expand(-1, len(q), 1)
+        scores = torch.cat((scores, sinks), dim=-1)
+    weights = scores.softmax(dim=-1)[..., : len(q)]
+    return torch.einsum("hts,shd->thd", weights, values).reshape(len(q), -1)

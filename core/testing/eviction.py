@@ -1,0 +1,170 @@
+"""What every eviction policy must keep to. Subclass `EvictionPolicyContract` in your tests.
+
+class TestLfu(EvictionPolicyContract):
+    def make(self):
+        return Lfu(LfuSettings())
+"""
+
+from __future__ import annotations
+
+import random
+from itertools import combinations
+
+from ..contracts.eviction import Entry, EvictionPolicy
+from ..eviction_heap import EvictionHeap
+
+
+class LeastRecent(EvictionPolicy):
+    """The simplest policy that does, for tests that need one."""
+
+    def on_insert(self, entry: Entry) -> None:
+        """See `EvictionPolicy`."""
+
+    def on_touch(self, entry: Entry) -> None:
+        """See `EvictionPolicy`."""
+
+    def on_evict(self, entry: Entry) -> None:
+        """See `EvictionPolicy`."""
+
+    def key(self, entry: Entry) -> tuple[float, int]:
+        """See `EvictionPolicy`."""
+        return entry.touched_s, -entry.depth
+
+
+class _Clock:
+    """Time that moves by a second each time it is asked for."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def now(self) -> float:
+        self.seconds += 1.0
+        return self.seconds
+
+
+class EvictionPolicyContract:
+    """Invariants of an eviction policy. The tests need no fixtures."""
+
+    def make(self) -> EvictionPolicy:
+        """Return a new policy."""
+        raise NotImplementedError
+
+    def test_any_two_keys_can_be_compared(self) -> None:
+        """Of two keys one is smaller, or they are equal."""
+        policy, entries = self._filled()
+        for one, other in combinations(entries, 2):
+            a, b = policy.key(one), policy.key(other)
+            assert [bool(a < b), bool(b < a), bool(a == b)].count(True) == 1, (
+                f"{a!r} and {b!r} have no order"
+            )
+
+    def test_asking_for_a_key_does_not_change_it(self) -> None:
+        """Keys are the same each time they are asked for."""
+        policy, entries = self._filled()
+        first = [policy.key(entry) for entry in entries]
+        again = [policy.key(entry) for entry in reversed(entries)][::-1]
+        assert first == again, f"keys {first} became {again}, although nothing happened"
+
+    def test_a_key_changes_only_in_calls_for_its_own_entry(self) -> None:
+        """Whatever happens to other entries, a key stays."""
+        policy, entries = self._filled()
+        clock, chance = _Clock(), random.Random(1)
+        clock.seconds = 1000.0
+        gone: list[Entry] = []
+        for _ in range(100):
+            entry = chance.choice(entries)
+            others = [one for one in entries if one is not entry]
+            before = [policy.key(one) for one in others]
+            if chance.random() < 0.8:
+                _touch(policy, entry, clock.now())
+            else:
+                policy.on_evict(entry)
+                gone.append(entry)
+                entries[entries.index(entry)] = _inserted(policy, chance, clock.now())
+            after = [policy.key(one) for one in others]
+            assert before == after, f"keys {before} became {after}, although others were touched"
+
+    def test_policies_do_not_share_state(self) -> None:
+        """Each pool has a policy of its own."""
+        policy, entries = self._filled()
+        before = [policy.key(entry) for entry in entries]
+        self._filled(seed=9)
+        assert before == [policy.key(entry) for entry in entries], "another policy changed the keys"
+
+    def test_of_equal_entries_the_deeper_does_not_stay_longer(self) -> None:
+        """A page is of no use without the pages before it."""
+        policy = self.make()
+        shallow, deep = (Entry(depth=depth, created_s=5.0, touched_s=5.0) for depth in (0, 16))
+        for now in (5.0, 9.0):
+            for entry in (deep, shallow):
+                if now == 5.0:
+                    policy.on_insert(entry)
+                else:
+                    _touch(policy, entry, now)
+            assert not policy.key(shallow) < policy.key(deep), "a page goes before those it carries"
+
+    def test_the_lowest_key_goes_first_whatever_happened(self) -> None:
+        """The heap, with this policy, evicts what a search through all keys would."""
+        policy, clock, chance = self.make(), _Clock(), random.Random(2)
+        heap: EvictionHeap[Entry] = EvictionHeap(policy, clock.now)
+        unused: list[Entry] = []
+        used: list[Entry] = []
+        for _ in range(400):
+            act = chance.random()
+            if act < 0.4:
+                unused.append(_entry(chance, clock.now()))
+                heap.insert(unused[-1])
+            elif act < 0.6 and unused:
+                used.append(unused.pop(chance.randrange(len(unused))))
+                heap.remove(used[-1])
+            elif act < 0.8 and used:
+                entry = used.pop(chance.randrange(len(used)))
+                entry.hits, entry.touched_s = entry.hits + 1, clock.now()
+                heap.touch(entry)
+                heap.insert(entry)
+                unused.append(entry)
+            elif unused:
+                self._pop(heap, policy, unused, clock)
+        while unused:
+            self._pop(heap, policy, unused, clock)
+        assert heap.pop() is None, "an entry was evicted twice"
+
+    @staticmethod
+    def _pop(
+        heap: EvictionHeap[Entry], policy: EvictionPolicy, unused: list[Entry], clock: _Clock
+    ) -> None:
+        keys = {entry: policy.key(entry) for entry in unused}
+        may_go = [entry for entry in unused if entry.expires_s <= clock.seconds + 1]
+        may_go = may_go or [one for one in unused if keys[one] == min(keys.values())]
+        entry = heap.pop()
+        assert entry in may_go, "the entry that went had neither the lowest key, nor expired"
+        unused.remove(entry)
+
+    def _filled(self, seed: int = 0) -> tuple[EvictionPolicy, list[Entry]]:
+        policy, clock, chance = self.make(), _Clock(), random.Random(seed)
+        entries = [_inserted(policy, chance, clock.now()) for _ in range(20)]
+        for _ in range(20):
+            _touch(policy, chance.choice(entries), clock.now())
+        return policy, entries
+
+
+def _entry(chance: random.Random, now: float) -> Entry:
+    return Entry(
+        pages=chance.randint(1, 4),
+        depth=16 * chance.randint(0, 8),
+        created_s=now,
+        touched_s=now,
+        priority=chance.randint(-1, 1),
+    )
+
+
+def _inserted(policy: EvictionPolicy, chance: random.Random, now: float) -> Entry:
+    entry = _entry(chance, now)
+    policy.on_insert(entry)
+    return entry
+
+
+def _touch(policy: EvictionPolicy, entry: Entry, now: float) -> None:
+    entry.hits += 1
+    entry.touched_s = now
+    policy.on_touch(entry)

@@ -1,0 +1,65 @@
+"""What the paged cache is not given: specs it cannot serve, forks that cannot be."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from camshaft.errors import CamshaftError
+
+from .matching import passed_pages
+
+if TYPE_CHECKING:
+    from camshaft.contracts.cache import CacheSpec, GroupSpec, Prefix
+
+    from .tables import PageTables
+
+
+def check_spec(spec: CacheSpec) -> None:
+    """Refuse what cannot be managed.
+
+    Raises:
+        CamshaftError: Lists every fault.
+    """
+    faults = [fault for place, group in enumerate(spec.groups) for fault in _faults(place, group)]
+    if not spec.groups:
+        faults.append("there are no KV groups")
+    if spec.page_tokens < 1:
+        faults.append(f"a page holds {spec.page_tokens} tokens")
+    if faults:
+        raise CamshaftError(
+            f"cache 'paged' cannot serve this: {'; '.join(faults)}. It manages full groups, and "
+            "sliding ones with a window of at least 1, of at least 1 page each."
+        )
+
+
+def _faults(place: int, group: GroupSpec) -> list[str]:
+    faults = []
+    if group.kind == "state":
+        faults.append(f"group {place} is a state group")
+    elif (group.kind == "sliding") != (group.window > 0):
+        faults.append(f"group {place} is {group.kind}, with a window of {group.window}")
+    if group.pages < 1:
+        faults.append(f"group {place} has {group.pages} pages")
+    return faults
+
+
+def check_fork(spec: CacheSpec, source: PageTables, prefix: Prefix, at: int) -> None:
+    """Refuse a fork of `source` after `at` tokens that would share what it must not.
+
+    Raises:
+        ValueError: Says why.
+    """
+    own, size = source.prefix, spec.page_tokens
+    if not 0 <= at <= source.pages * size:
+        raise ValueError(f"request {source.uid} has no pages for {at} tokens")
+    if (prefix.salt, prefix.adapter) != (own.salt, own.adapter):
+        raise ValueError(f"a fork of request {source.uid} has another salt or adapter")
+    if prefix.tokens[:at] != own.tokens[:at]:
+        raise ValueError(f"a fork of request {source.uid} differs from it before token {at}")
+    for place, group in enumerate(spec.groups):
+        needed = range(passed_pages(at, group.window, size), -(-at // size))
+        if needed and source.passed[place] > needed[0]:
+            raise ValueError(
+                f"request {source.uid} has given up pages of group {place} that a fork at "
+                f"{at} tokens needs"
+            )

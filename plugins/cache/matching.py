@@ -1,0 +1,82 @@
+"""The longest cached prefix that is valid in every KV group at once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from .pool import CachedPage
+
+
+def passed_pages(tokens: int, window: int, page_tokens: int) -> int:
+    """Return how many leading pages no query at position `tokens` or later can see.
+
+    Args:
+        tokens: Tokens that are in pages.
+        window: Tokens that a query sees, itself included; 0 is all.
+        page_tokens: Tokens in a page.
+    """
+    # position   0 ........ tokens - window | tokens - window + 1 .... tokens - 1 | tokens
+    #            passed                     | seen by the query at `tokens`, the next one
+    return max(0, tokens - window + 1) // page_tokens if window else 0
+
+
+def longest_match(
+    indexes: Sequence[Mapping[bytes, CachedPage]],
+    windows: Sequence[int],
+    digests: Sequence[bytes],
+    limit: int,
+    page_tokens: int,
+) -> int:
+    """Return the most leading pages that all groups can serve.
+
+    A full group serves `n` pages if it holds all of them, a sliding one if it holds those that the
+    next token can see.
+
+    Args:
+        indexes: Cached pages by digest, for each group.
+        windows: Of each group; 0 is full.
+        digests: Of the prefix's pages.
+        limit: Most pages to return.
+        page_tokens: Tokens in a page.
+    """
+    length = limit
+    for index, window in zip(indexes, windows, strict=True):
+        if not window:
+            length = _leading(index, digests, length)
+    settled = False
+    while length and not settled:
+        settled = True
+        for index, window in zip(indexes, windows, strict=True):
+            if not window:
+                continue
+            shorter = _covered(index, digests, length, window, page_tokens)
+            settled &= shorter == length
+            length = shorter
+    return length
+
+
+def _leading(index: Mapping[bytes, CachedPage], digests: Sequence[bytes], limit: int) -> int:
+    for place in range(limit):
+        if digests[place] not in index:
+            return place
+    return limit
+
+
+def _covered(
+    index: Mapping[bytes, CachedPage],
+    digests: Sequence[bytes],
+    length: int,
+    window: int,
+    page_tokens: int,
+) -> int:
+    """Return the most pages up to `length` whose window is held."""
+    place = length - 1
+    while place >= passed_pages(length * page_tokens, window, page_tokens):
+        if digests[place] not in index:
+            # Every longer match that sees this page fails; the first to end before it may do.
+            length = place
+        place -= 1
+    return length

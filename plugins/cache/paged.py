@@ -1,0 +1,335 @@
+"""Paged KV cache: fixed-size pages with reference counts, reused by a hash of their content.
+
+Source: Kwon et al., "Efficient Memory Management for Large Language Model Serving with
+PagedAttention", SOSP 2023 (arXiv 2309.06180), sections 4.2 to 4.4: page tables, sharing, copy on
+write. Departures: pages are found again by a chained hash (see `digests`), so that requests share
+without being told to; groups with a sliding window give up what the window has passed; and reuse
+waits for the steps in flight (see `pool`).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, NamedTuple
+
+from camshaft.contracts.cache import (
+    EMPTY_DELTA,
+    NULL_PAGE,
+    CacheEvent,
+    CacheSpec,
+    Delta,
+    Hit,
+    KVManager,
+    NoSpace,
+    PageCopy,
+    PoolUsage,
+    Prefix,
+    TableWrite,
+    Wait,
+)
+
+from .checks import check_fork, check_spec
+from .integrity import broken_invariants
+from .matching import passed_pages
+from .pool import CachedPage, Pool
+from .prefix_index import PrefixIndex
+from .tables import PageTables
+
+if TYPE_CHECKING:
+    from typing import Literal
+
+    from .components import PagedSettings
+
+_EVENTS_KEPT = 4096
+"""Events kept for a reader that does not come; the oldest are lost first."""
+
+
+class _Found(NamedTuple):
+    """The handle of a hit."""
+
+    epoch: int
+    pages: tuple[list[CachedPage], ...]
+
+
+class Paged(KVManager):
+    """Manages full and sliding groups. See the module, and `pool` for the classes of a page.
+
+    Attributes:
+        spec: What it manages.
+        pools: One for each group.
+        requests: The open requests by uid.
+        leases: By name, the pages of each pool that it holds.
+    """
+
+    def __init__(self, settings: PagedSettings, spec: CacheSpec) -> None:
+        """Make a manager whose pages are all free.
+
+        Raises:
+            CamshaftError: The spec asks for something that this manager does not do.
+        """
+        check_spec(spec)
+        self.settings = settings
+        self.spec = spec
+        self.epoch = 0
+        self.pools = [Pool(group.pages, spec) for group in spec.groups]
+        self.index = PrefixIndex(spec, self.pools)
+        self.requests: dict[int, PageTables] = {}
+        self.leases: dict[str, list[list[int]]] = {}
+        self._page_tokens = spec.page_tokens
+        self._windows = [group.window for group in spec.groups]
+        self._sliding = [place for place, window in enumerate(self._windows) if window]
+        self._nothing: tuple[list[CachedPage], ...] = tuple([] for _ in self.pools)
+        self._events: deque[CacheEvent] = deque(maxlen=_EVENTS_KEPT)
+
+    def match(self, prefix: Prefix, limit: int) -> Hit:
+        """See `KVManager.match`. `ready` is a multiple of the page; nothing is ever loading."""
+        ready, pages = self.index.match(prefix, limit)
+        return Hit(ready, handle=_Found(self.epoch, pages)) if ready else Hit(0)
+
+    def allocate(
+        self, uid: int, prefix: Prefix, tokens: int, hit: Hit | None = None
+    ) -> Delta | Wait | NoSpace:
+        """See `KVManager.allocate`.
+
+        Raises:
+            ValueError: The hit is stale, too long, or comes for a request that is open.
+        """
+        tables = self.requests.get(uid)
+        if tables is None:
+            return self._open(uid, prefix, tokens, hit)
+        if hit is not None and hit.ready:
+            raise ValueError(f"request {uid} is open: a hit comes with its first allocation")
+        first = len(tables.groups[0])
+        count = -(-tokens // self._page_tokens) - first
+        if count <= 0:
+            return EMPTY_DELTA
+        for pool in self.pools:
+            if len(pool.free) < count:  # else there is nothing to reckon: the usual case
+                lacking = self._lacking(count, self._nothing)
+                if lacking is not None:
+                    return lacking
+                break
+        writes = []
+        for group, table in enumerate(tables.groups):
+            taken = self._take(group, count)
+            table.extend(taken)
+            writes.append(TableWrite(group, first, taken))
+        return Delta(tuple(writes))
+
+    def _open(
+        self, uid: int, prefix: Prefix, tokens: int, hit: Hit | None
+    ) -> Delta | Wait | NoSpace:
+        size = self._page_tokens
+        ready, adopted = self._unpack(hit, tokens)
+        count = -(-tokens // size) - ready // size
+        lacking = self._lacking(count, adopted)
+        if lacking is not None:
+            return lacking
+        # Hits leave the evictable pages before new ones are taken, which might evict them.
+        for pool, kept in zip(self.pools, adopted, strict=True):
+            for one in kept:
+                pool.adopt(one)
+        passed = [passed_pages(ready, window, size) for window in self._windows]
+        groups = [
+            [NULL_PAGE] * passed[group] + [one.page for one in kept] + self._take(group, count)
+            for group, kept in enumerate(adopted)
+        ]
+        self.requests[uid] = PageTables(uid, prefix, groups, passed, ready, ready // size)
+        return _whole(groups)
+
+    def _unpack(self, hit: Hit | None, tokens: int) -> tuple[int, tuple[list[CachedPage], ...]]:
+        if hit is None or not hit.ready:
+            return 0, self._nothing
+        found = hit.handle
+        if not isinstance(found, _Found) or found.epoch != self.epoch:
+            raise ValueError("the hit is not of the present epoch; match again")
+        if hit.ready > tokens:
+            raise ValueError(f"the hit brings {hit.ready} tokens to an allocation for {tokens}")
+        return hit.ready, found.pages
+
+    def _lacking(self, count: int, adopted: tuple[list[CachedPage], ...]) -> Wait | NoSpace | None:
+        """Say what stands in the way of `count` new pages in every pool, or None."""
+        ticket = 0
+        for place, (pool, kept) in enumerate(zip(self.pools, adopted, strict=True)):
+            short = count - pool.available(kept)
+            if short <= 0:
+                continue
+            step = pool.when(short, kept)
+            if step is None:
+                return NoSpace(place, short - pool.coming(kept))
+            ticket = max(ticket, step)
+        return Wait(ticket) if ticket else None
+
+    def _take(self, group: int, count: int) -> list[int]:
+        """Take pages that were seen to be available."""
+        pool = self.pools[group]
+        if count > len(pool.free):
+            self._note("evicted", group, count - len(pool.free), "space")
+        return pool.take(count)
+
+    def commit(self, uid: int, tokens: int, step: int) -> Delta:
+        """See `KVManager.commit`. Pages with equal content are not merged.
+
+        Raises:
+            ValueError: The tokens are not known yet, or have no pages.
+        """
+        tables = self._known(uid)
+        if tokens <= tables.committed:
+            return EMPTY_DELTA
+        most = min(len(tables.prefix.tokens), tables.pages * self._page_tokens)
+        if tokens > most:
+            raise ValueError(f"request {uid} commits {tokens} tokens, but has only {most}")
+        stored = self.index.register(tables, tokens // self._page_tokens, step)
+        self._note_all("stored", stored, "commit")
+        tables.committed = tokens
+        return self._give_up_passed(tables, step) if self._sliding else EMPTY_DELTA
+
+    def _give_up_passed(self, tables: PageTables, step: int) -> Delta:
+        writes = []
+        for group in self._sliding:
+            table, first = tables.groups[group], tables.passed[group]
+            end = passed_pages(tables.committed, self._windows[group], self._page_tokens)
+            if end <= first:
+                continue
+            self.pools[group].drop(table[first:end][::-1], step, self.spec.now())
+            table[first:end] = [NULL_PAGE] * (end - first)
+            tables.passed[group] = end
+            writes.append(TableWrite(group, first, [NULL_PAGE] * (end - first)))
+        return Delta(tuple(writes)) if writes else EMPTY_DELTA
+
+    def revoke(self, step: int) -> None:
+        """See `KVManager.revoke`. Later steps read what this one should have written: theirs too.
+
+        The requests of these steps stay open, but nothing that they write becomes matchable.
+        """
+        self._note_all("evicted", self.index.revoke(step, self.requests.values()), "revoked")
+
+    def shrink(self, uid: int, tokens: int, step: int) -> None:
+        """See `KVManager.shrink`.
+
+        Raises:
+            ValueError: `tokens` is less than what is committed.
+        """
+        tables = self._known(uid)
+        if tokens < tables.committed:
+            raise ValueError(
+                f"request {uid} cannot shrink to {tokens} tokens: {tables.committed} are committed"
+            )
+        keep = -(-tokens // self._page_tokens)
+        for pool, table in zip(self.pools, tables.groups, strict=True):
+            pool.drop(table[keep:][::-1], step, self.spec.now())
+            del table[keep:]
+
+    def fork(self, parent: int, child: int, prefix: Prefix, at: int) -> Delta | NoSpace:
+        """See `KVManager.fork`.
+
+        Raises:
+            ValueError: The child is open, its prefix differs before `at`, or the parent has not
+                (or no longer) the pages that the child needs.
+        """
+        source = self._known(parent)
+        if child in self.requests:
+            raise ValueError(f"request {child} is open already")
+        check_fork(self.spec, source, prefix, at)
+        full, partial = at // self._page_tokens, at % self._page_tokens > 0
+        for place, pool in enumerate(self.pools):
+            if partial and not pool.available():
+                return NoSpace(place, 1)
+        copies, groups = [], []
+        for group, (pool, table) in enumerate(zip(self.pools, source.groups, strict=True)):
+            pages = table[:full]
+            pool.share([page for page in pages if page != NULL_PAGE])
+            if partial:
+                pages += self._take(group, 1)
+                copies.append(PageCopy(group, table[full], pages[full]))
+            groups.append(pages)
+        passed = [min(one, full) for one in source.passed]
+        tables = PageTables(child, prefix, groups, passed, at, full, source.trusted)
+        self.requests[child] = tables
+        self.index.inherit(source, tables)
+        return Delta(_whole(groups).writes, tuple(copies))
+
+    def free(self, uid: int, step: int, *, hold: str = "", forget: bool = False) -> None:
+        """See `KVManager.free`.
+
+        Raises:
+            LookupError: The request is not open.
+        """
+        tables = self._known(uid)
+        del self.requests[uid]
+        if forget:
+            forgotten = self.index.distrust(uid, self.requests.values())
+            self._note_all("evicted", forgotten, "forgotten")
+        pages = [[page for page in reversed(one) if page != NULL_PAGE] for one in tables.groups]
+        if hold:
+            self._lease(hold, pages)
+        now = self.spec.now()
+        for pool, dropped in zip(self.pools, pages, strict=True):
+            pool.drop(dropped, step, now)
+
+    def _lease(self, name: str, pages: list[list[int]]) -> None:
+        held = self.leases.setdefault(name, [[] for _ in self.pools])
+        for pool, mine, more in zip(self.pools, held, pages, strict=True):
+            pool.lease(more)
+            mine.extend(more)
+
+    def release(self, lease: str) -> None:
+        """See `KVManager.release`.
+
+        Raises:
+            LookupError: There is no such lease.
+        """
+        held = self.leases.pop(lease, None)
+        if held is None:
+            raise LookupError(f"no lease is called '{lease}', or it has ended")
+        for pool, pages in zip(self.pools, held, strict=True):
+            pool.unlease(pages)
+
+    def fence(self, step: int) -> None:
+        """See `KVManager.fence`."""
+        self.index.fence(step)
+        for pool in self.pools:
+            pool.fence(step)
+
+    def evict(self, pool: int, pages: int) -> int:
+        """See `KVManager.evict`."""
+        done = self.pools[pool].evict(max(0, pages))
+        if done:
+            self._note("evicted", pool, done, "asked")
+        return done
+
+    def usage(self) -> tuple[PoolUsage, ...]:
+        """See `KVManager.usage`."""
+        return tuple(pool.usage() for pool in self.pools)
+
+    def check_integrity(self) -> list[str]:
+        """See `KVManager.check_integrity`."""
+        return broken_invariants(self)
+
+    def events(self) -> list[CacheEvent]:
+        """See `KVManager.events`. When nobody asks, only the newest few thousand are kept."""
+        events = list(self._events)
+        self._events.clear()
+        return events
+
+    def _known(self, uid: int) -> PageTables:
+        tables = self.requests.get(uid)
+        if tables is None:
+            raise LookupError(f"request {uid} is not open: it has no pages, or was freed already")
+        return tables
+
+    def _note(self, kind: Literal["stored", "evicted"], pool: int, pages: int, why: str) -> None:
+        """Record a change of what a match may find."""
+        self.epoch += 1
+        self._events.append(CacheEvent(kind, pool, pages, why))
+
+    def _note_all(self, kind: Literal["stored", "evicted"], pages: list[int], why: str) -> None:
+        for pool, count in enumerate(pages):
+            if count:
+                self._note(kind, pool, count, why)
+
+
+def _whole(groups: list[list[int]]) -> Delta:
+    """Return the delta that sets whole tables."""
+    writes = [TableWrite(group, 0, list(table)) for group, table in enumerate(groups) if table]
+    return Delta(tuple(writes)) if writes else EMPTY_DELTA

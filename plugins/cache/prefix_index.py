@@ -1,0 +1,170 @@
+"""Which pages are matchable, who made them so, and who may still do so."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from camshaft.contracts.cache import NULL_PAGE
+
+from .digests import PageDigests
+from .matching import longest_match, passed_pages
+from .pool import CachedPage
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from camshaft.contracts.cache import CacheSpec, Prefix
+
+    from .pool import Pool
+    from .tables import PageTables
+
+
+@dataclass(slots=True)
+class _StepLog:
+    """What the commits of an unfinished step did, in case it has to be revoked.
+
+    Attributes:
+        writers: The requests that it filled pages of.
+        digests: Of the pages that became matchable.
+    """
+
+    writers: list[PageTables] = field(default_factory=list)
+    digests: set[bytes] = field(default_factory=set)
+
+
+class PrefixIndex:
+    """Finds, registers and forgets pages by digest, in all groups.
+
+    Content is all that counts: a page is found by any request with the same tokens before it.
+    When pages turn out to be wrong, so is what was computed from them. Therefore pages that depend
+    on forgotten ones are forgotten too, and open requests that may have read them lose their
+    trust: nothing that they write later becomes matchable.
+    """
+
+    def __init__(self, spec: CacheSpec, pools: Sequence[Pool]) -> None:
+        self._spec = spec
+        self._pools = pools
+        self._digests = PageDigests(spec.identity, spec.page_tokens)
+        self._windows = [group.window for group in spec.groups]
+        self._indexes = [pool.index for pool in pools]
+        self._unfinished: dict[int, _StepLog] = {}
+        self._complete = 0  # steps count from 1
+
+    def digests(self, prefix: Prefix, pages: int) -> list[bytes]:
+        """Return the digests of the first `pages` pages, which are full."""
+        return self._digests.of(prefix, pages)[:pages]
+
+    def match(self, prefix: Prefix, limit: int) -> tuple[int, tuple[list[CachedPage], ...]]:
+        """Return how many leading tokens are cached, at most `limit`, and in which pages.
+
+        The pages of each group leave out those that its window has passed.
+        """
+        size = self._spec.page_tokens
+        most = min(limit, len(prefix.tokens)) // size
+        if most < 1 or not self._spec.prefix:
+            return 0, ()
+        digests = self._digests.of(prefix, most)
+        length = longest_match(self._indexes, self._windows, digests, most, size)
+        pages = tuple(
+            [index[one] for one in digests[passed_pages(length * size, window, size) : length]]
+            for index, window in zip(self._indexes, self._windows, strict=True)
+        )
+        return length * size, pages
+
+    def register(self, tables: PageTables, full: int, step: int) -> list[int]:
+        """Make the pages of a request up to `full` matchable, as written by `step`.
+
+        A page whose equal is registered is left alone: nothing is remapped.
+
+        Returns:
+            How many became matchable, for each pool.
+        """
+        if full <= tables.considered or not tables.trusted or not self._spec.prefix:
+            return []
+        log = _StepLog()
+        if step > self._complete:
+            log = self._unfinished.setdefault(step, log)
+        log.writers.append(tables)
+        digests = self._digests.of(tables.prefix, full)
+        now = self._spec.now()
+        stored = [0] * len(self._pools)
+        for group, pool in enumerate(self._pools):
+            table = tables.groups[group]
+            for place in range(tables.considered, full):
+                page, digest = table[place], digests[place]
+                if page == NULL_PAGE or digest in pool.index:
+                    continue
+                pool.register(self._cached(tables, page, place, digests, now))
+                log.digests.add(digest)
+                stored[group] += 1
+        tables.considered = full
+        return stored
+
+    def _cached(
+        self, tables: PageTables, page: int, place: int, digests: list[bytes], now: float
+    ) -> CachedPage:
+        return CachedPage(
+            depth=place * self._spec.page_tokens,
+            created_s=now,
+            touched_s=now,
+            priority=tables.prefix.priority,
+            page=page,
+            digest=digests[place],
+            parent=digests[place - 1] if place else b"",
+            writer=tables.uid,
+        )
+
+    def inherit(self, parent: PageTables, child: PageTables) -> None:
+        """Let a fork share the fate of its parent, should an unfinished step be revoked."""
+        for log in self._unfinished.values():
+            if parent in log.writers:
+                log.writers.append(child)
+
+    def fence(self, step: int) -> None:
+        """Note that all steps up to `step` are complete and cannot be revoked any more."""
+        self._complete = max(self._complete, step)
+        for done in [one for one in self._unfinished if one <= step]:
+            del self._unfinished[done]
+
+    def revoke(self, step: int, requests: Iterable[PageTables]) -> list[int]:
+        """Forget what `step` and later ones, which build on it, made matchable.
+
+        Args:
+            step: The one that failed.
+            requests: All that are open.
+
+        Returns:
+            How many pages were forgotten, for each pool.
+        """
+        digests: set[bytes] = set()
+        for late in [one for one in self._unfinished if one >= step]:
+            log = self._unfinished.pop(late)
+            digests |= log.digests
+            for tables in log.writers:
+                tables.trusted = False
+        return self._forget(digests, requests)
+
+    def distrust(self, writer: int, requests: Iterable[PageTables]) -> list[int]:
+        """Forget what a request wrote and what builds on it; arguments as in `revoke`."""
+        everything = [one for pool in self._pools for one in pool.cached.values()]
+        digests = {one.digest for one in everything if one.writer == writer}
+        # By depth, so that a parent is judged before its children.
+        for one in sorted(everything, key=lambda one: one.depth):
+            if one.parent in digests:
+                digests.add(one.digest)
+        return self._forget(digests, requests)
+
+    def _forget(self, digests: set[bytes], requests: Iterable[PageTables]) -> list[int]:
+        if not digests:
+            return []
+        for tables in requests:
+            if not digests.isdisjoint(self.digests(tables.prefix, tables.considered)):
+                tables.trusted = False
+        forgotten = []
+        for pool in self._pools:
+            found = [pool.index[digest] for digest in digests if digest in pool.index]
+            for one in found:
+                pool.unregister(one)
+            forgotten.append(len(found))
+        return forgotten

@@ -1,0 +1,77 @@
+"""`engine bench`: a recipe measured on a workload, through the same loop that serves."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from camshaft import add_recipe_arguments, recipe_from_arguments
+from camshaft.compose import compose
+from camshaft.contracts.command import Command
+
+from .measure import measure
+from .workloads import WORKLOADS, jobs
+
+if TYPE_CHECKING:
+    from argparse import ArgumentParser, Namespace
+
+    from camshaft import Registry, Settings
+
+
+class Bench(Command):
+    """Runs a workload several times and prints the median run."""
+
+    description: ClassVar[str] = """\
+Measure a recipe. All requests of a workload are submitted at once, decoding is greedy, EOS is
+ignored, the prefix cache starts cold, and the same loop, scheduler and stop checks run as in
+`engine serve`. Printed is the run with the median output rate.
+
+  engine bench recipes/quickstart.yaml --workload cpu-single
+  engine bench recipes/quickstart.yaml --workload cpu-batch32 --repeats 5 --json
+"""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        """See `Command.add_arguments`."""
+        add_recipe_arguments(parser)
+        listed = "; ".join(f"{name}: {one.summary}" for name, one in WORKLOADS.items())
+        parser.add_argument("--workload", required=True, metavar="NAME", help=listed)
+        parser.add_argument("--repeats", type=int, default=1, help="measured runs (1)")
+        parser.add_argument("--warmup", type=int, default=1, help="runs before that (1)")
+        parser.add_argument("--seed", type=int, default=0, help="of the requests (0)")
+        parser.add_argument("--json", action="store_true", help="print one JSON object")
+
+    def run(self, args: Namespace, registry: Registry) -> int:
+        """Measure and print."""
+        recipe = recipe_from_arguments(args, registry)
+        composed = compose(recipe, progress=lambda text: print(text, file=sys.stderr))
+        try:
+            work = jobs(args.workload, composed.info.vocab, args.seed)
+            for _ in range(args.warmup):
+                measure(composed.engine, work)
+            runs = [measure(composed.engine, work) for _ in range(max(1, args.repeats))]
+        finally:
+            composed.engine.close()
+        rates = [run.n_out / run.seconds for run in runs]
+        middle = runs[rates.index(statistics.median_low(rates))]
+        report: dict[str, Any] = {
+            **middle.summary(),
+            "workload": args.workload,
+            "seed": args.seed,
+            "repeats": [round(rate, 2) for rate in rates],
+            "recipe": recipe.name,
+            "model": composed.info.model,
+            "device": composed.info.device,
+            "engine": f"camshaft {composed.info.version}",
+        }
+        print(json.dumps(report) if args.json else _table(report))
+        return 0
+
+
+def _table(report: dict[str, Any]) -> str:
+    lines = [f"{name:10} {value}" for name, value in report.items() if value is not None]
+    return "\n".join(lines)

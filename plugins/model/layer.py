@@ -1,0 +1,68 @@
+"""One layer of a dense decoder, as the two halves around its attention."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from camshaft.contracts.model import Handover, Layer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import torch
+
+    from camshaft.contracts.attention import AttentionLayer
+    from camshaft.contracts.ops import Ops
+    from camshaft.contracts.quant import LinearMethod, StepContext
+
+
+@dataclass(slots=True, eq=False)
+class DecoderLayer(Layer):
+    """Norm, attention, norm, gated feed-forward; the residual is added by the norm that follows.
+
+    Attributes:
+        attention: What the executor attends with.
+        ops: The operations table.
+        activate: Turns [T, 2 * I] into [T, I].
+        norm_eps: Of both norms.
+        attention_norm: [C].
+        qkv: [C] to queries, keys and values side by side.
+        out: [H * D] to [C].
+        mlp_norm: [C].
+        gate_up: [C] to gate and up side by side.
+        down: [I] to [C].
+    """
+
+    attention: AttentionLayer
+    ops: Ops
+    activate: Callable[[torch.Tensor], torch.Tensor]
+    norm_eps: float
+    attention_norm: torch.Tensor
+    qkv: LinearMethod
+    out: LinearMethod
+    mlp_norm: torch.Tensor
+    gate_up: LinearMethod
+    down: LinearMethod
+
+    def before(self, handover: Handover, step: StepContext) -> tuple[torch.Tensor, Handover]:
+        """See `Layer.before`."""
+        hidden, residual = handover
+        if residual is None:
+            residual = hidden
+            normed = self.ops.rms_norm(hidden, self.attention_norm, self.norm_eps)
+        else:
+            normed, residual = self.ops.add_rms_norm(
+                hidden, residual, self.attention_norm, self.norm_eps
+            )
+        return self.qkv.apply(normed, step), Handover(normed, residual)
+
+    def after(self, attended: torch.Tensor, carried: Handover, step: StepContext) -> Handover:
+        """See `Layer.after`."""
+        assert carried.residual is not None
+        hidden = self.out.apply(attended, step)
+        normed, residual = self.ops.add_rms_norm(
+            hidden, carried.residual, self.mlp_norm, self.norm_eps
+        )
+        activated = self.activate(self.gate_up.apply(normed, step))
+        return Handover(self.down.apply(activated, step), residual)

@@ -1,0 +1,54 @@
+"""The components of this folder: light descriptions, read at discovery."""
+
+from __future__ import annotations
+
+from pydantic import PositiveInt
+
+from camshaft.component import Component, Settings
+from camshaft.hooks import hookimpl
+
+
+class NoneSettings(Settings):
+    """Settings of the quantizer `none`: none."""
+
+
+class GgufSettings(Settings):
+    """Settings of the quantizer `gguf`."""
+
+    keep_bf16: bool = True
+    """Keep a bfloat16 copy of 4-bit weights beside them, for steps with many rows. It takes four
+    times the packed weights' memory and makes prompts twice as fast."""
+    packed_rows: PositiveInt = 5
+    """Most rows of a step that 4-bit weights compute when there is such a copy."""
+
+
+class KVNoneSettings(Settings):
+    """Settings of the kv_quant `none`: none."""
+
+
+@hookimpl
+def camshaft_components() -> list[Component]:
+    """Describe what this folder provides."""
+    return [
+        Component(
+            kind="quant",
+            name="none",
+            implementation="camshaft.plugins.quant.none:Unquantized",
+            settings=NoneSettings,
+            summary="weights in the dtype of activations, whatever form the file has",
+        ),
+        Component(
+            kind="quant",
+            name="gguf",
+            implementation="camshaft.plugins.quant.gguf:Gguf",
+            settings=GgufSettings,
+            summary="4-bit and 8-bit weights of GGUF files, kept packed; on CPUs",
+        ),
+        Component(
+            kind="kv_quant",
+            name="none",
+            implementation="camshaft.plugins.quant.kv_none:PlainKV",
+            settings=KVNoneSettings,
+            summary="keys and values in the dtype of activations",
+        ),
+    ]
