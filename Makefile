@@ -48,10 +48,8 @@ $(VENV)/linked: $(VENV)/installed FORCE
 link: $(VENV)/installed ## Link the source tree anew, after adding or removing a file (2 s)
 	@$(LINK) && $(LIST) > $(VENV)/linked
 
-serve: setup ## Serve recipes/quickstart.yaml on this machine
-	@echo "make serve: the OpenAI-compatible server is not part of this version yet." >&2
-	@echo "What works: $(BIN)/engine plugins, and $(BIN)/engine check recipes/quickstart.yaml" >&2
-	@exit 1
+serve: setup ## Serve recipes/quickstart.yaml on this machine (ARGS="--port 8001")
+	@$(BIN)/engine serve recipes/quickstart.yaml $(ARGS)
 
 test: setup ## Run the tests (ARGS="tests/core -k name")
 	@$(BIN)/python -m pytest $(ARGS)

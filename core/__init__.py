@@ -3,6 +3,9 @@
 Everything named here is public. Importing it loads neither torch nor triton.
 """
 
+from importlib import import_module
+from typing import TYPE_CHECKING
+
 from .component import Chosen, Component, Settings, Uses
 from .errors import (
     CamshaftError,
@@ -27,8 +30,13 @@ from .recipe import (
 )
 from .registry import Registry
 
+if TYPE_CHECKING:
+    from .llm import LLM
+    from .request import SamplingParams
+
 __all__ = [
     "KINDS",
+    "LLM",
     "CamshaftError",
     "Capability",
     "CheckpointError",
@@ -43,6 +51,7 @@ __all__ = [
     "RecipeError",
     "Registry",
     "RequestError",
+    "SamplingParams",
     "Settings",
     "Uses",
     "add_recipe_arguments",
@@ -53,3 +62,12 @@ __all__ = [
     "recipe_from_arguments",
     "recipe_schema",
 ]
+
+_ON_USE = {"LLM": ".llm", "SamplingParams": ".request"}
+"""Names whose modules are imported only when they are asked for."""
+
+
+def __getattr__(name: str) -> object:
+    if name not in _ON_USE:
+        raise AttributeError(f"module 'camshaft' has no attribute '{name}'")
+    return getattr(import_module(_ON_USE[name], __name__), name)

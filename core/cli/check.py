@@ -15,11 +15,12 @@ if TYPE_CHECKING:
 
 
 class Check(Command):
-    """Reads a recipe and imports what it names, without touching weights or a device."""
+    """Reads a recipe, and fits the parts that it names to each other and to the model."""
 
     description: ClassVar[str] = """\
-Read a recipe, find every component that it names, and print every fault with the line it stands on.
-No weights are read.
+Read a recipe, find every component that it names, open the model's files, and print every fault
+with the line it stands on: unknown names and fields, parts that do not fit each other, the model or
+this machine. No weights are read.
 
   engine check recipes/quickstart.yaml
   engine check recipes/quickstart.yaml --set cache.use=radix --set cache.memory=4GiB
@@ -39,7 +40,9 @@ No weights are read.
     def run(self, args: Namespace, registry: Registry) -> int:
         """Print the faults by way of `RecipeError`, or that there are none."""
         recipe = recipe_from_arguments(args, registry)
-        recipe.check_implementations()
+        from ..compose import draw  # loads torch, which the other commands do without
+
+        draw(recipe)
         if args.show:
             for path, (value, origin) in recipe.describe().items():
                 print(f"{path} = {value!r}  ({origin})")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import TYPE_CHECKING
@@ -20,6 +21,7 @@ from ..info import EngineInfo
 from ..loop.clock import Clock
 from ..loop.engine import Engine, EngineParts
 from ..ops import compose_ops
+from ..text import load_text
 from .draw import Drawing, draw
 from .memory import MemoryPlan, plan_memory
 
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from ..contracts.ops import Ops
     from ..contracts.sampling import Sampler
     from ..recipe import Recipe
+    from ..text import TextModel
 
 
 @dataclass(slots=True)
@@ -40,6 +43,7 @@ class Composed:
 
     engine: Engine
     info: EngineInfo
+    text: TextModel
     memory: MemoryPlan
     drawing: Drawing
 
@@ -66,6 +70,18 @@ def compose(
     progress("reading the model's description")
     drawing = draw(recipe)
     drawing.hardware.open()
+    with ThreadPoolExecutor(1) as pool:  # the tokenizer is built while weights are read
+        text_model = pool.submit(load_text, drawing.checkpoint)
+        return _assemble(drawing, clock, text_model.result, progress)
+
+
+def _assemble(
+    drawing: Drawing,
+    clock: Clock,
+    text_model: Callable[[], TextModel],
+    progress: Callable[[str], None],
+) -> Composed:
+    recipe = drawing.recipe
     null = recipe.engine.executor.use == "null"
     ops = compose_ops((one.build() for one in recipe.ops), drawing.facts, recipe.model.dtype)
     model: Model | None = None
@@ -82,10 +98,11 @@ def compose(
         executor = _torch_executor(drawing, memory, model, ops)
     if recipe.engine.executor.use == "late":
         executor = LateExecutor(executor, recipe.engine.executor.late_steps)
-    engine = Engine(_engine_parts(drawing, memory, executor, clock))
-    info = _info(drawing, memory)
+    text = text_model()
+    engine = Engine(_engine_parts(drawing, memory, executor, clock, text.eos_ids))
+    info = _info(drawing, memory, text.eos_ids)
     engine.observers.on_start({"recipe": recipe.as_mapping(), "model": info.model})
-    return Composed(engine, info, memory, drawing)
+    return Composed(engine, info, text, memory, drawing)
 
 
 def _build_model(drawing: Drawing, ops: Ops) -> Model:
@@ -148,7 +165,11 @@ def _sampler(drawing: Drawing, vocab: int) -> Sampler:
 
 
 def _engine_parts(
-    drawing: Drawing, memory: MemoryPlan, executor: Executor, clock: Clock
+    drawing: Drawing,
+    memory: MemoryPlan,
+    executor: Executor,
+    clock: Clock,
+    eos_ids: tuple[int, ...],
 ) -> EngineParts:
     recipe = drawing.recipe
     limits = SchedulerLimits(recipe.scheduler.step_tokens, recipe.scheduler.max_running)
@@ -161,7 +182,7 @@ def _engine_parts(
         page_tokens=memory.page_tokens,
         room=memory.room,
         vocab=drawing.checkpoint.config.vocab,
-        eos_ids=frozenset(drawing.checkpoint.config.eos_ids),
+        eos_ids=frozenset(eos_ids),
         depth=recipe.engine.depth,
         observers=[one.build() for one in recipe.observers],
         debug=recipe.engine.debug,
@@ -208,7 +229,7 @@ def _identity(drawing: Drawing) -> bytes:
     return hashlib.blake2b("\n".join(parts).encode(), digest_size=16).digest()
 
 
-def _info(drawing: Drawing, memory: MemoryPlan) -> EngineInfo:
+def _info(drawing: Drawing, memory: MemoryPlan, eos_ids: tuple[int, ...]) -> EngineInfo:
     recipe = drawing.recipe
     chosen = dict(recipe.chosen())
     return EngineInfo(
@@ -217,7 +238,7 @@ def _info(drawing: Drawing, memory: MemoryPlan) -> EngineInfo:
         recipe=recipe.name,
         vocab=drawing.checkpoint.config.vocab,
         room=memory.room,
-        eos_ids=tuple(drawing.checkpoint.config.eos_ids),
+        eos_ids=eos_ids,
         page_tokens=memory.page_tokens,
         pool_tokens=memory.pool_tokens,
         device=drawing.facts.name,

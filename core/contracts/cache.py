@@ -136,6 +136,8 @@ class NoSpace:
 class PoolUsage(NamedTuple):
     """Pages of one pool; `free + evictable + in_use + pinned == total` at all times.
 
+    `free + evictable` can be had at once: no step in flight touches them.
+
     Attributes:
         total: All but the null page.
         free: Hold nothing.
@@ -232,12 +234,13 @@ class KVManager(ABC):
     def fork(self, parent: int, child: int, prefix: Prefix, at: int) -> Delta | NoSpace:
         """Open `child` with the first `at` tokens of `parent`.
 
-        Full pages are shared; a page that both would write is copied.
+        Full pages are shared; a page that both would write is copied. The next step reads the
+        source of that copy: who frees the parent before its launch names that step.
         """
 
     @abstractmethod
     def free(self, uid: int, step: int, *, hold: str = "", forget: bool = False) -> None:
-        """Release the request's pages. Unknown uids are an error.
+        """Release the request's pages.
 
         Args:
             uid: The request.
@@ -245,11 +248,18 @@ class KVManager(ABC):
                 for nothing if that has been.
             hold: Name of a lease that keeps the pages pinned until `release`, or empty.
             forget: What the request wrote is not to be trusted: it is no longer matchable.
+
+        Raises:
+            LookupError: The uid is unknown, or was freed before.
         """
 
     @abstractmethod
     def release(self, lease: str) -> None:
-        """End a lease."""
+        """End a lease.
+
+        Raises:
+            LookupError: There is none of that name.
+        """
 
     @abstractmethod
     def fence(self, step: int) -> None:

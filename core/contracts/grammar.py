@@ -15,7 +15,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class GrammarSpec:
-    """A format: a JSON schema, a regular expression, a grammar in Lark form, or any JSON."""
+    """A format: a JSON schema, a regular expression, a grammar in Lark form, or any JSON object.
+
+    Attributes:
+        kind: What `text` is.
+        text: The format; for `choice` a JSON list of texts, for `json_object` nothing.
+    """
 
     kind: Literal["json_schema", "json_object", "regex", "lark", "choice"]
     text: str
@@ -26,11 +31,15 @@ class GrammarState(ABC):
 
     @abstractmethod
     def fill_mask(self, mask: NDArray[np.int32], row: int) -> None:
-        """Set the bits of allowed tokens in mask [rows, ceil(V / 32)]; EOS when it may end."""
+        """Overwrite a row of mask [rows, ceil(V / 32)] with the bits of allowed tokens.
+
+        Bit `i % 32` of word `i // 32` is token i. All EOS ids are allowed when the text may end;
+        other ids without bytes, and bits beyond V, never are.
+        """
 
     @abstractmethod
     def accept(self, tokens: Sequence[int]) -> bool:
-        """Advance. Returns False, unchanged, when a token is not allowed."""
+        """Advance over all of `tokens`, or return False, unchanged, when one is not allowed."""
 
     @abstractmethod
     def rollback(self, tokens: int) -> None:
@@ -42,7 +51,11 @@ class GrammarState(ABC):
 
 
 class GrammarEngine(ABC):
-    """Constructed as `Engine(settings, token_bytes, eos_ids)`."""
+    """Constructed as `Engine(settings, token_bytes, eos_ids)`.
+
+    `token_bytes` holds what each of the V ids adds to a text: nothing for control tokens, padding
+    and EOS. `eos_ids` are all ids that end a text.
+    """
 
     @abstractmethod
     def compile(self, spec: GrammarSpec) -> GrammarState:

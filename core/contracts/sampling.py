@@ -23,7 +23,7 @@ class SamplerSpec:
         slots: R.
         device: Torch's name.
         max_drafts: K, most draft tokens of a request in a step.
-        processors: Extra processors, in the recipe's order.
+        processors: Extra processors, attached, in the recipe's order. The sampler calls them.
     """
 
     vocab: int

@@ -246,7 +246,7 @@ class Engine:
 
     def _commit_pages(self, state: RequestState, written: int, step: int) -> None:
         delta = self.parts.cache.commit(state.uid, written, step)
-        state.committed = written
+        state.committed = written - written % self.parts.page_tokens  # whole pages
         self.settler.writes.extend(
             PendingWrite(state, state.admission, one) for one in delta.writes
         )

@@ -124,7 +124,7 @@ class Settler:
         written = min(written, len(state.tokens) - 1)
         if written // self.page_tokens > state.committed // self.page_tokens:
             delta = self.cache.commit(state.uid, written, step)
-            state.committed = written
+            state.committed = written - written % self.page_tokens  # whole pages
             self.writes.extend(PendingWrite(state, state.admission, one) for one in delta.writes)
 
 

@@ -4,10 +4,12 @@ from .arguments import add_recipe_arguments, recipe_from_arguments
 from .load import load_recipe, open_recipe, parse_recipe
 from .recipe import Described, Recipe
 from .schema import recipe_schema
+from .sections import ServerSection
 
 __all__ = [
     "Described",
     "Recipe",
+    "ServerSection",
     "add_recipe_arguments",
     "load_recipe",
     "open_recipe",

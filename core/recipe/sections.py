@@ -195,10 +195,22 @@ class ServerSection(Section):
     """Port to listen on; 0 takes a free one."""
     heartbeat_s: float = Field(default=1.0, gt=0)
     """Seconds between signs of life of the engine process."""
+    silence_s: float = Field(default=10.0, gt=0)
+    """Seconds without one after which /health says 503 and requests are refused, until the next."""
+    linger_s: float = Field(default=5.0, ge=0)
+    """Seconds for which the server goes on to answer 503 when its engine has died; then it exits."""
     shutdown_s: float = Field(default=30.0, ge=0)
     """Seconds that running requests get to finish when the server stops."""
     max_queue: PositiveInt = 1024
-    """Most requests that wait; more are answered with 503."""
+    """Most requests that wait; more are answered with 429. One with n answers counts n times."""
+    body_bytes: Bytes = 8 * 2**20
+    """Largest body of a request."""
+    body_wait_s: float = Field(default=10.0, gt=0)
+    """Seconds to wait for the next piece of a body."""
+    json_depth: PositiveInt = 64
+    """Deepest nesting of a body."""
+    routes: Annotated[tuple[Chosen, ...], Uses("route")] = ()
+    """Further HTTP endpoints, beside those of OpenAI's API."""
 
 
 SECTIONS: dict[str, type[Section]] = {

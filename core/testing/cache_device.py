@@ -100,9 +100,7 @@ class Device:
     distrusted: set[object] = field(default_factory=set)
     _drafts: Any = field(default_factory=count)
 
-    def apply(
-        self, request: Running, delta: Delta, shared: int, others: Iterable[Running]
-    ) -> None:
+    def apply(self, request: Running, delta: Delta, shared: int, others: Iterable[Running]) -> None:
         """Carry out a delta that grants pages.
 
         Args:
@@ -177,9 +175,7 @@ class Device:
         """Check that nothing that a query at `position` sees is of a distrusted writer."""
         for group in range(len(self.spec.groups)):
             for seen in range(self._first_seen(group, position), position):
-                found = self._slots(self._page(request, group, seen))[
-                    seen % self.spec.page_tokens
-                ]
+                found = self._slots(self._page(request, group, seen))[seen % self.spec.page_tokens]
                 assert found is None or found.writer not in self.distrusted, (
                     f"request {request.uid} was served what {found.writer} wrote, and was forgotten"
                 )

@@ -245,12 +245,13 @@ def build_scripted(
     """Build one in an engine process: the `builder` of a `camshaft.client.Boot`.
 
     Args:
-        argument: Fields of `Traits`; and `crash`, a prompt id that ends the engine, or `damaged`,
-            a message with which the start fails.
+        argument: Fields of `Traits`; and `crash`, a prompt id that ends the engine, `damaged`, a
+            message with which the start fails, or `start_s`, seconds that it takes.
         progress: Is told one thing.
     """
     crash, damaged = argument.pop("crash", None), argument.pop("damaged", None)
     progress("setting the stage")
+    time.sleep(argument.pop("start_s", 0.0))
     if damaged is not None:
         raise CheckpointError(damaged)
     traits = Traits(**argument)

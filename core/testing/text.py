@@ -2,6 +2,15 @@
 
 from __future__ import annotations
 
+from ..checkpoint.config import GenerationDefaults
+from ..text import ChatTemplate, TextModel
 from ..text.byte_tokenizer import CHAT_TEMPLATE, byte_tokenizer
 
-__all__ = ["CHAT_TEMPLATE", "byte_tokenizer"]
+__all__ = ["CHAT_TEMPLATE", "byte_text", "byte_tokenizer"]
+
+
+def byte_text(template: str | None = CHAT_TEMPLATE) -> TextModel:
+    """Return the text side of a model whose tokens are bytes."""
+    tokenizer = byte_tokenizer()
+    chat = ChatTemplate(template, tokenizer)
+    return TextModel(tokenizer, chat, tokenizer.eos_ids, GenerationDefaults())

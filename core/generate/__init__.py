@@ -1,0 +1,21 @@
+"""From prompts and parameters to answers: shared by the Python API and the server."""
+
+from __future__ import annotations
+
+from .answers import Call, Choice, Delta, TokenReport, TokenText, Usage
+from .check import check_params
+from .generation import Generation
+from .prompts import Prompter, split_prompts
+
+__all__ = [
+    "Call",
+    "Choice",
+    "Delta",
+    "Generation",
+    "Prompter",
+    "TokenReport",
+    "TokenText",
+    "Usage",
+    "check_params",
+    "split_prompts",
+]

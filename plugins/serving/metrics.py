@@ -1,0 +1,142 @@
+"""What /metrics tells: the engine's counters as they are now, and latencies seen from here."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from prometheus_client.core import Metric
+
+    from camshaft.client import Snapshot
+    from camshaft.generate import Delta
+
+COUNTERS = {
+    "steps": ("steps", "Steps launched."),
+    "step_tokens": ("step_tokens", "Tokens computed in all steps."),
+    "prompt_tokens": ("prompt_tokens", "Prompt tokens of admitted requests."),
+    "cached_tokens": ("cached_prompt_tokens", "Prompt tokens served from the cache."),
+    "output_tokens": ("generation_tokens", "Tokens generated, aborted requests included."),
+    "requests": ("requests", "Requests submitted; a call for n answers is n."),
+    "waits": ("page_waits", "Placements put off because pages were still in use."),
+    "dropped": ("dropped_plans", "Plans of which nothing could be placed."),
+    "host_waits": ("host_waits", "Sample launches delayed until the host had read tokens."),
+    "wasted_tokens": ("wasted_tokens", "Tokens sampled for requests that had ended by then."),
+    "failed_launches": ("failed_launches", "Steps whose launch failed."),
+}
+"""Counters of the engine: name here, and what it counts."""
+
+BY_LABEL = {
+    "finished": ("requests_finished", "reason", "Requests ended, by reason."),
+    "preemptions": ("preemptions", "cause", "Preemptions, by cause."),
+}
+"""Counters of the engine that have a label."""
+
+_SECONDS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
+
+
+class Metrics:
+    """The meters of one server, in a registry of its own."""
+
+    def __init__(self) -> None:
+        self._snapshot: Snapshot | None = None
+        self._registry = CollectorRegistry()
+        self._registry.register(_Engine(self))
+        self.http = Counter(
+            "camshaft_http_requests",
+            "Requests to the server, by endpoint and status.",
+            ("endpoint", "status"),
+            registry=self._registry,
+        )
+        self.first_token = self._histogram("ttft", "Time to the first token of a choice.")
+        self.per_token = self._histogram("tpot", "Time per later token of a choice.")
+        self.whole = self._histogram("e2e", "Time to the last token of a choice.")
+
+    def _histogram(self, name: str, text: str) -> Histogram:
+        return Histogram(
+            f"camshaft_{name}_seconds", text, buckets=_SECONDS, registry=self._registry
+        )
+
+    def text(self, snapshot: Snapshot | None) -> bytes:
+        """Return all metrics in Prometheus' text form.
+
+        Args:
+            snapshot: Of the engine; None when it does not answer.
+        """
+        self._snapshot = snapshot
+        return generate_latest(self._registry)
+
+    def engine_metrics(self) -> Iterator[Metric]:
+        """Yield what the last snapshot says."""
+        snapshot = self._snapshot
+        yield GaugeMetricFamily(
+            "camshaft_engine_up", "1 while the engine answers.", value=float(snapshot is not None)
+        )
+        if snapshot is None:
+            return
+        for name, (own, text) in COUNTERS.items():
+            yield CounterMetricFamily(f"camshaft_{own}", text, value=snapshot.counters[name])
+        for name, (own, label, text) in BY_LABEL.items():
+            family = CounterMetricFamily(f"camshaft_{own}", text, labels=[label])
+            for value, count in snapshot.by_label[name].items():
+                family.add_metric([value], count)
+            yield family
+        yield from _gauges(snapshot)
+
+
+def _gauges(snapshot: Snapshot) -> Iterator[Metric]:
+    for name, value, text in (
+        ("requests_running", snapshot.running, "Requests that hold a slot."),
+        ("requests_waiting", snapshot.waiting, "Requests that wait for one."),
+        (
+            "steps_in_flight_max",
+            snapshot.counters["most_in_flight"],
+            "Most steps in flight so far.",
+        ),
+    ):
+        yield GaugeMetricFamily(f"camshaft_{name}", text, value=value)
+    pages = GaugeMetricFamily(
+        "camshaft_kv_pages", "Pages of the cache, by pool and state.", labels=["pool", "state"]
+    )
+    for pool, usage in enumerate(snapshot.pools):
+        for state in ("free", "evictable", "in_use", "pinned"):
+            pages.add_metric([str(pool), state], getattr(usage, state))
+    yield pages
+
+
+class _Engine:
+    """Asks for the engine's metrics at every scrape."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+
+    def collect(self) -> Iterator[Metric]:
+        return self._metrics.engine_metrics()
+
+
+class Meter:
+    """Measures one call from its making on."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+        self._began = time.monotonic()
+        self._first: dict[int, float] = {}
+        self._tokens: dict[int, int] = {}
+
+    def observe(self, delta: Delta) -> None:
+        """Take note of what a step brought."""
+        now, index, metrics = time.monotonic(), delta.index, self._metrics
+        if index not in self._first:
+            self._first[index] = now
+            metrics.first_token.observe(now - self._began)
+        self._tokens[index] = self._tokens.get(index, 0) + len(delta.token_ids)
+        if delta.finish is not None:
+            metrics.whole.observe(now - self._began)
+            later = self._tokens[index] - 1
+            if later > 0:
+                metrics.per_token.observe((now - self._first[index]) / later)

@@ -1,0 +1,92 @@
+"""From the fields of a request to what the engine understands."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from camshaft.errors import RequestError
+from camshaft.generate import check_params
+from camshaft.generate.check import Range, check_range
+from camshaft.request import SamplingParams
+
+if TYPE_CHECKING:
+    from camshaft.generate import Prompter
+
+    from .fields import Fields
+
+MOST_CHOICES = 128
+PRIORITY = Range(-(2**31), 2**31 - 1)
+_REQUEST_ID = re.compile(r"[\w.:-]{1,128}", re.ASCII)
+_TOKEN_ID = re.compile(r"\d{1,10}", re.ASCII)
+_LONGEST_SALT = 256
+
+
+def sampling_params(
+    fields: Fields, prompter: Prompter, vocab: int, *, max_tokens: int, logprobs: int | None
+) -> SamplingParams:
+    """Return the checked parameters of a request.
+
+    Args:
+        fields: As sent.
+        prompter: Tokenises bad words.
+        vocab: Ids are below it.
+        max_tokens: With the default of the endpoint.
+        logprobs: Alternatives to report, or None.
+
+    Raises:
+        RequestError: Names the field.
+    """
+    params = SamplingParams(
+        max_tokens=max_tokens,
+        temperature=fields.temperature,
+        top_k=0 if fields.top_k == -1 else fields.top_k,
+        top_p=fields.top_p,
+        min_p=fields.min_p,
+        presence_penalty=fields.presence_penalty,
+        frequency_penalty=fields.frequency_penalty,
+        repetition_penalty=fields.repetition_penalty,
+        logit_bias=_bias(fields.logit_bias),
+        seed=fields.seed,
+        logprobs=logprobs,
+        stop=(fields.stop,) if isinstance(fields.stop, str) else tuple(fields.stop),
+        stop_token_ids=tuple(fields.stop_token_ids),
+        min_tokens=fields.min_tokens,
+        ignore_eos=fields.ignore_eos,
+        bad_words=prompter.bad_words(fields.bad_words),
+        allowed_token_ids=_allowed(fields.allowed_token_ids),
+        include_stop=fields.include_stop_str_in_output,
+    )
+    check_params(params, vocab)
+    return params
+
+
+def check_call(fields: Fields) -> None:
+    """Check what concerns the call and not the choice of tokens.
+
+    Raises:
+        RequestError: Names the field.
+    """
+    check_range("n", fields.n, Range(1, MOST_CHOICES))
+    check_range("priority", fields.priority, PRIORITY)
+    if len(fields.cache_salt) > _LONGEST_SALT:
+        raise RequestError(
+            f"cache_salt is longer than {_LONGEST_SALT} characters", param="cache_salt"
+        )
+    if fields.request_id is not None and not _REQUEST_ID.fullmatch(fields.request_id):
+        raise RequestError(
+            "request_id must be 1 to 128 letters, digits and _ . : -", param="request_id"
+        )
+
+
+def _bias(given: dict[str, float]) -> dict[int, float]:
+    for key in given:
+        if not _TOKEN_ID.fullmatch(key):
+            raise RequestError(f"logit_bias: '{key:.40}' is not a token id", param="logit_bias")
+    return {int(key): value for key, value in given.items()}
+
+
+def _allowed(ids: list[int] | None) -> tuple[int, ...]:
+    if ids is not None and not ids:
+        raise RequestError("allowed_token_ids allows none", param="allowed_token_ids")
+    return tuple(ids or ())

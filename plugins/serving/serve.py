@@ -1,0 +1,122 @@
+"""`engine serve`: the OpenAI-compatible server."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shlex
+import sys
+import time
+from typing import TYPE_CHECKING, ClassVar
+
+from camshaft.client import Boot, EngineDiedError, RemoteClient, load_text_of
+from camshaft.contracts.command import Command
+from camshaft.recipe import add_recipe_arguments, recipe_from_arguments
+
+from .app import create_app
+from .server import Serving, bind, run_server
+from .service import Service
+
+if TYPE_CHECKING:
+    from argparse import ArgumentParser, Namespace
+
+    from camshaft.component import Settings
+    from camshaft.recipe import Recipe
+    from camshaft.registry import Registry
+    from camshaft.text import TextModel
+
+_OK, _ENGINE_DIED = 0, 3
+
+
+class Serve(Command):
+    """Starts an engine process and the HTTP server before it."""
+
+    description: ClassVar[str] = """\
+Serve a recipe behind the OpenAI API: /v1/completions, /v1/chat/completions, /v1/models; also
+/health, /metrics and /info. The engine runs in a process of its own.
+
+  engine serve recipes/quickstart.yaml
+  engine serve recipes/quickstart.yaml --port 0 --set scheduler.max_running=8
+
+Ctrl-C or SIGTERM stops: what runs may finish for server.shutdown_s; a second one stops at once.
+"""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        """See `Command.add_arguments`."""
+        add_recipe_arguments(parser)
+        parser.add_argument("--host", help="address to listen on, as --set server.host=HOST")
+        parser.add_argument("--port", type=int, help="port to listen on; 0 takes a free one")
+
+    def run(self, args: Namespace, registry: Registry) -> int:
+        """Serve until a signal."""
+        for name in ("host", "port"):
+            if (value := getattr(args, name)) is not None:
+                args.overrides.append(f"server.{name}={json.dumps(value)}")
+        recipe = recipe_from_arguments(args, registry)
+        terminal = Terminal()
+        server = recipe.server
+        bound = bind(server.host, server.port)
+        routes = [one.build() for one in server.routes]
+        terminal.say(f"{recipe.name}: starting the engine of '{recipe.model.served_name}'")
+        client = RemoteClient(Boot.of(recipe), progress=terminal.say, silence_s=server.silence_s)
+        service = Service(client, server, max_running=recipe.scheduler.max_running)
+        serving = Serving(create_app(service, routes), service, server, bound)
+        port = bound.getsockname()[1]
+        try:
+            alive = run_server(serving, _start(service, recipe, port, terminal))
+        except EngineDiedError as error:
+            if error.fixable:
+                raise
+            terminal.say(f"{error}; its traceback is above")
+            alive = False
+        finally:
+            client.close()
+        terminal.say("stopped")
+        return _OK if alive else _ENGINE_DIED
+
+
+async def _start(service: Service, recipe: Recipe, port: int, terminal: Terminal) -> None:
+    """Wait for both halves, open the gate, and say how to use it."""
+    loading = asyncio.ensure_future(asyncio.to_thread(load_text_of, recipe))
+    info = await service.client.ready()
+    text = await loading
+    service.start(text)
+    host = recipe.server.host if recipe.server.host not in ("0.0.0.0", "::") else "127.0.0.1"
+    address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+    terminal.say(f"ready: '{info.model}' on {address}, {info.room} tokens of context")
+    terminal.show(f"\nTry it:\n\n  {example(address, info.model, text)}\n")
+
+
+def example(address: str, model: str, text: TextModel) -> str:
+    """Return a line for a shell that gets an answer."""
+    question = "What does a camshaft do?"
+    body: dict[str, object]
+    if text.template.source is None:
+        path, body = "completions", {"model": model, "prompt": question}
+    else:
+        messages = [{"role": "user", "content": question}]
+        path, body = "chat/completions", {"model": model, "messages": messages}
+    body |= {"max_tokens": 64, "temperature": 0}
+    return (
+        f"curl {address}/v1/{path} -H 'Content-Type: application/json' "
+        f"-d {shlex.quote(json.dumps(body))}"
+    )
+
+
+class Terminal:
+    """Lines for whoever watches, with the seconds since the start."""
+
+    def __init__(self) -> None:
+        self._began = time.monotonic()
+
+    def say(self, text: str) -> None:
+        """Print a line of progress."""
+        self.show(f"[{time.monotonic() - self._began:6.1f} s] {text}")
+
+    def show(self, text: str) -> None:
+        """Print at once, whoever reads."""
+        sys.stdout.write(f"{text}\n")
+        sys.stdout.flush()

@@ -1,0 +1,142 @@
+"""What a server serves: one engine, the text side of its model, and the limits."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Literal
+
+from camshaft.errors import RequestError
+from camshaft.generate import Generation, Prompter
+
+from .body import BodyLimits
+from .metrics import Meter, Metrics
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+    from camshaft.client import EngineClient
+    from camshaft.generate import Call, Delta
+    from camshaft.info import EngineInfo
+    from camshaft.recipe import ServerSection
+    from camshaft.text import TextModel, Tokenizer
+
+Phase = Literal["starting", "ready", "silent", "stopping", "dead"]
+
+
+class Service:
+    """The state behind the endpoints."""
+
+    def __init__(self, client: EngineClient, settings: ServerSection, *, max_running: int) -> None:
+        """Begin; endpoints refuse everything until `start`.
+
+        Args:
+            client: Of an engine that may still be starting.
+            settings: Of the server.
+            max_running: Requests that the engine runs at once.
+        """
+        self.client = client
+        self.metrics = Metrics()
+        self.created = int(time.time())
+        self.stopping = False
+        self.limits = BodyLimits(settings.body_bytes, settings.body_wait_s, settings.json_depth)
+        self._text: TextModel | None = None
+        self._prompter: Prompter | None = None
+        self._most_open = max_running + settings.max_queue
+
+    def start(self, text: TextModel) -> None:
+        """Open the endpoints: the engine is ready."""
+        self._text, self._prompter = text, Prompter(text, self.client.info)
+
+    @property
+    def phase(self) -> Phase:
+        """Whether requests are taken, and if not, why."""
+        state = self.client.state
+        if self.stopping and state != "dead":
+            return "stopping"
+        return "starting" if state == "ready" and self._text is None else state
+
+    @property
+    def info(self) -> EngineInfo:
+        """Of the engine."""
+        return self.client.info
+
+    @property
+    def prompter(self) -> Prompter:
+        """Makes token ids."""
+        assert self._prompter is not None, "the gate lets nobody through before the start"
+        return self._prompter
+
+    def refusal(self) -> RequestError | None:
+        """Return why no request is taken now, or None."""
+        match self.phase:
+            case "ready":
+                return None
+            case "starting":
+                text, again = f"the engine is starting: {self.client.doing}", 5.0
+            case "silent":
+                text, again = "the engine does not answer", 10.0
+            case "stopping":
+                text, again = "the server is stopping", 30.0
+            case _:
+                text, again = "the engine is gone", 30.0
+        return RequestError(text, code=self.phase, status=503, retry_after_s=again)
+
+    def check_model(self, name: str | None) -> None:
+        """Refuse another model than the one that is served; no name means that one.
+
+        Raises:
+            RequestError: With status 404.
+        """
+        if name is not None and name != self.info.model:
+            raise RequestError(
+                f"there is no model '{name:.200}'; this server has '{self.info.model}'",
+                param="model",
+                code="model_not_found",
+                status=404,
+            )
+
+    def check_queue(self, choices: int) -> None:
+        """Refuse a call that the queue has no place for.
+
+        Raises:
+            RequestError: The queue is full, or the call alone would fill it.
+        """
+        if choices > self._most_open:
+            raise RequestError(
+                f"n: {choices} answers are asked for; this server makes at most "
+                f"{self._most_open} at once",
+                param="n",
+            )
+        if self.client.open_requests + choices > self._most_open:
+            raise RequestError(
+                "the queue is full", code="queue_full", status=429, retry_after_s=1.0
+            )
+
+    def run(self, call: Call) -> Generation:
+        """Prepare the answers to a call. The queue is checked again when they start."""
+        assert self._text is not None
+        return ServedGeneration(self, self._text.tokenizer, call)
+
+    def answer_id(self, prefix: str, request_id: str | None) -> str:
+        """Return the id of an answer; the engine has its own, so a client's may repeat."""
+        return f"{prefix}-{request_id or uuid.uuid4().hex}"
+
+
+class ServedGeneration(Generation):
+    """A generation that has a place in the queue and is measured."""
+
+    def __init__(self, service: Service, tokenizer: Tokenizer, call: Call) -> None:
+        super().__init__(service.client, tokenizer, call)
+        self._service = service
+        self._choices = call.choices
+        self._meter = Meter(service.metrics)
+
+    async def deltas(self) -> AsyncGenerator[Delta]:
+        """See `Generation.deltas`."""
+        self._service.check_queue(self._choices)
+        async with aclosing(super().deltas()) as deltas:
+            async for delta in deltas:
+                self._meter.observe(delta)
+                yield delta
