@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import torch
@@ -99,10 +100,17 @@ def rope_qk_norm(
 def silu_mul(gate_up: torch.Tensor) -> torch.Tensor:
     """See `Ops.silu_mul`."""
     gate, up = gate_up.chunk(2, dim=-1)
+    if gate.dtype is torch.float32:
+        # torch's silu takes another exp where a thread's share ends inside a row, so that bits
+        # depend on T (seen with 5 threads at I = 1536); exp alone does not
+        return torch.exp(-gate).add_(1).reciprocal_().mul_(gate).mul_(up)
     return functional.silu(gate) * up
 
 
 def gelu_mul(gate_up: torch.Tensor) -> torch.Tensor:
     """See `Ops.gelu_mul`."""
     gate, up = gate_up.chunk(2, dim=-1)
+    if gate.dtype is torch.float32:  # as in silu_mul
+        inner = (gate + 0.044715 * gate**3).mul_(math.sqrt(2 / math.pi))
+        return inner.tanh_().add_(1).mul_(0.5).mul_(gate).mul_(up)
     return functional.gelu(gate, approximate="tanh") * up

@@ -80,7 +80,8 @@ class CpuBackend(HardwareBackend):
         self, fields: Sequence[torch.Tensor], source: Sequence[int], target: Sequence[int]
     ) -> None:
         """See `HardwareBackend.copy_pages`."""
-        from_, to = torch.tensor(source), torch.tensor(target)
+        from_ = torch.tensor(source, dtype=torch.int64)
+        to = torch.tensor(target, dtype=torch.int64)
         for tensor in fields:
             tensor[to] = tensor[from_]
 
@@ -93,8 +94,8 @@ class CpuBackend(HardwareBackend):
         return nullcontext()
 
     def to_host(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return the tensor: it is there."""
-        return tensor
+        """Return a copy: the next step may write to the tensor."""
+        return tensor.clone()
 
     def capture(self, function: Callable[[], None]) -> Callable[[], None]:
         """Return the function: a CPU has no graphs."""

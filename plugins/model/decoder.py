@@ -15,7 +15,7 @@ from camshaft.contracts.attention import AttentionLayer, AttentionSpec
 from camshaft.contracts.model import GroupPlan, Handover, Model, ModelFacts, ModelFamily
 from camshaft.errors import CheckpointError, PluginError
 
-from .layer import DecoderLayer
+from .layer import DecoderLayer, row_by_row
 from .names import weight_names
 from .rope import rope_faults, rope_tables
 from .weights import Weights
@@ -108,12 +108,13 @@ class Decoder(Model):
         self._ops: Ops = parts.ops
         self._norm_eps = config.norm_eps
         self._soft_cap = config.logit_softcap
+        self._tanh = row_by_row(torch.tanh) if parts.deterministic else torch.tanh
         self._embedding: LinearMethod | None = None
         self._head: LinearMethod | None = None
         self._norm: torch.Tensor | None = None
         self._load_ends(config, weights, is_first=first == 0, is_last=last == config.layers)
         rope = rope_tables(config, parts.max_context, parts.device)
-        self.layers = [_layer(at, config, parts.ops, weights, rope) for at in range(first, last)]
+        self.layers = [_layer(at, config, parts, weights, rope) for at in range(first, last)]
         self.facts = ModelFacts(
             name=checkpoint.source,
             layers=last - first,
@@ -161,19 +162,22 @@ class Decoder(Model):
         logits = self._head.apply(hidden, step).float()
         if self._soft_cap is None:
             return logits
-        return torch.tanh(logits / self._soft_cap) * self._soft_cap
+        return self._tanh(logits / self._soft_cap) * self._soft_cap
 
 
-def _layer(index: int, config: ModelConfig, ops: Ops, weights: Weights, rope: Rope) -> DecoderLayer:
+def _layer(
+    index: int, config: ModelConfig, parts: ModelParts, weights: Weights, rope: Rope
+) -> DecoderLayer:
     name = f"layers.{index}"
+    activate = getattr(parts.ops, _ACTIVATIONS[config.hidden_act])
     queries, keys = config.heads * config.head_dim, config.kv_heads * config.head_dim
     qkv = [(f"{name}.q", queries), (f"{name}.k", keys), (f"{name}.v", keys)]
     gate_up = [(f"{name}.gate", config.intermediate), (f"{name}.up", config.intermediate)]
     hidden = config.hidden
     return DecoderLayer(
         attention=_attention(index, config, weights, rope),
-        ops=ops,
-        activate=getattr(ops, _ACTIVATIONS[config.hidden_act]),
+        ops=parts.ops,
+        activate=row_by_row(activate) if parts.deterministic else activate,
         norm_eps=config.norm_eps,
         attention_norm=weights.vector(f"{name}.attention_norm.weight", hidden),
         qkv=weights.linear(f"{name}.qkv", qkv, hidden, bias=config.attention_bias),

@@ -18,7 +18,7 @@ class GgufSettings(Settings):
     keep_bf16: bool = True
     """Keep a bfloat16 copy of 4-bit weights beside them, for steps with many rows. It takes four
     times the packed weights' memory and makes prompts twice as fast."""
-    packed_rows: PositiveInt = 5
+    packed_rows: PositiveInt = 4
     """Most rows of a step that 4-bit weights compute when there is such a copy."""
 
 

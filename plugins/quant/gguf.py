@@ -1,10 +1,10 @@
 """Weights of GGUF files, served packed on a CPU.
 
-4-bit blocks (Q4_0, Q4_1) are computed from their packed form while a step has few rows, which is
-when reading weights is all that counts; for steps with more rows a bfloat16 copy is faster and, by
-setting, kept beside them. 8-bit blocks (Q8_0) become bfloat16, which rounds each weight as torch's
-8-bit kernel would not: it knows one scale a row, and making one out of the file's scales costs
-several times the error. Embeddings stay as they are in the file; only looked-up rows are decoded.
+4-bit blocks (Q4_0, Q4_1) are computed from their packed form while a step has few rows, when
+reading weights is what takes the time. For more rows a bfloat16 copy is faster, and by setting it
+is kept beside them. 8-bit blocks (Q8_0) become bfloat16: torch's 8-bit kernel knows one scale a
+row, and rounding the file's scales to that costs 1.2 % of SmolLM2's embedding where bfloat16 costs
+0.14 %. Embeddings stay as they are in the file; only looked-up rows are decoded.
 """
 
 from __future__ import annotations

@@ -22,8 +22,9 @@ class Int4Weight:
     """Rows [N, K] of Q4_0 or Q4_1, multiplied as they are packed.
 
     Quants are exact. Scale and zero are rounded from float16 to bfloat16, because the kernel takes
-    them in the dtype of activations and is only fast for this one (30 times over float32 and
-    float16; the same on one and two threads). A row's result does not depend on the other rows.
+    them in the dtype of activations and is fast for this one only: float32 and float16 take 30
+    times as long. On SmolLM2 weights are 0.19 % off, where bfloat16 weights are 0.14 % off.
+    A row's result does not depend on the other rows.
     """
 
     def __init__(self, pieces: Sequence[PackedRows]) -> None:

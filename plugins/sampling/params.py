@@ -12,6 +12,8 @@ from .random import stream_keys, uniforms
 from .upload import upload
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from camshaft.contracts.sampling import SamplerSpec
     from camshaft.step import Admissions
 
@@ -24,7 +26,21 @@ class Method(IntEnum):
 
     GREEDY = 0
     DRAW = 1
-    DRAW_LEADING = 2
+    DRAW_CUT = 2
+
+
+class Cuts(NamedTuple):
+    """Which limits any of some rows has. Leaving out the others saves passes, and changes nothing.
+
+    Attributes:
+        top_k: Whether any row has a top-k.
+        top_p: Whether any row has a top-p.
+        min_p: Whether any row has a min-p.
+    """
+
+    top_k: bool
+    top_p: bool
+    min_p: bool
 
 
 class RowParams(NamedTuple):
@@ -49,8 +65,9 @@ class SlotParams:
     """Parameters by slot.
 
     Attributes:
-        method: int8 [R] of `Method`. Host, as the next three.
-        top_k: int64 [R], 0 is off.
+        method: int8 [R] of `Method`. On the host, as all of these.
+        top_k: bool [R] whether it has one.
+        top_p: bool [R] whether it has one.
         min_p: bool [R] whether it has one.
         logprobs: int64 [R] alternatives to report, -1 for no logprobs.
     """
@@ -59,7 +76,8 @@ class SlotParams:
         self._vocab = spec.vocab
         self._device = torch.device(spec.device)
         self.method = np.zeros(spec.slots, dtype=np.int8)
-        self.top_k = np.zeros(spec.slots, dtype=np.int64)
+        self.top_k = np.zeros(spec.slots, dtype=np.bool_)
+        self.top_p = np.zeros(spec.slots, dtype=np.bool_)
         self.min_p = np.zeros(spec.slots, dtype=np.bool_)
         self.logprobs = np.full(spec.slots, -1, dtype=np.int64)
         # rows: temperature, top_p, min_p
@@ -72,8 +90,8 @@ class SlotParams:
         slots = admissions.slots.astype(np.int64)
         wide = (admissions.top_k <= 0) | (admissions.top_k >= self._vocab)
         top_k = np.where(wide, self._vocab, admissions.top_k).astype(np.int64)
-        self.top_k[slots] = np.where(wide, 0, top_k)
         self.method[slots] = _methods(admissions, self._vocab)
+        self.top_k[slots], self.top_p[slots] = ~wide, admissions.top_p < 1
         self.min_p[slots] = admissions.min_p > 0
         self.logprobs[slots] = admissions.logprobs
         floats = np.stack([admissions.temperature, admissions.top_p, admissions.min_p])
@@ -82,6 +100,10 @@ class SlotParams:
         where = upload(slots, self._device)
         self._floats.index_copy_(1, where, upload(floats, self._device))
         self._integers.index_copy_(1, where, upload(integers, self._device))
+
+    def cuts(self, slots: NDArray[np.int32]) -> Cuts:
+        """Return the limits of the rows of `slots`."""
+        return Cuts(*(bool(one[slots].any()) for one in (self.top_k, self.top_p, self.min_p)))
 
     def of(self, slots: torch.Tensor, offsets: torch.Tensor) -> RowParams:
         """Return the parameters of rows, given their slots and offsets [N]."""
@@ -94,10 +116,10 @@ class SlotParams:
         self._integers[1].index_add_(0, slots, counts)
 
 
-def _methods(admissions: Admissions, vocab: int) -> np.ndarray[tuple[int], np.dtype[np.int8]]:
+def _methods(admissions: Admissions, vocab: int) -> NDArray[np.int8]:
     """Return the cheapest method that gives each admission its tokens."""
     cuts = (admissions.top_k > 0) & (admissions.top_k < vocab) | (admissions.top_p < 1)
-    methods = np.where(cuts, Method.DRAW_LEADING, Method.DRAW)
+    methods = np.where(cuts, Method.DRAW_CUT, Method.DRAW)
     # the best token has at least 1 / V of the mass, so a top_p of no more keeps it alone
     alone = (admissions.top_k == 1) | (admissions.top_p * vocab <= 1) | (admissions.min_p >= 1)
     cold = admissions.temperature <= COLDEST

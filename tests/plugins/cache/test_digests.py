@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from camshaft.contracts.cache import Prefix
+from camshaft.plugins.cache.digests import PageDigests
+
+DIGESTS = PageDigests(b"model", 4)
+
+
+def hexes(prefix: Prefix, pages: int) -> list[str]:
+    return [one.hex() for one in DIGESTS.of(prefix, pages)]
+
+
+def test_digests_are_the_same_in_every_process_and_on_every_machine() -> None:
+    assert hexes(Prefix([1, 2, 3, 4, 5, 6, 7, 8, 9]), 2) == [
+        "82ebca16a07bbc558e2f25e5935544e7",
+        "f16f5c3610bf781bf8253837001f71cc",
+    ]
+
+
+def test_growing_prefixes_are_hashed_once() -> None:
+    prefix = Prefix([1, 2, 3, 4, 5])
+    first = list(DIGESTS.of(prefix, 1))
+    prefix.tokens += [6, 7, 8]
+    assert DIGESTS.of(prefix, 2)[:1] == first
+    assert hexes(prefix, 2) == hexes(Prefix([1, 2, 3, 4, 5, 6, 7, 8]), 2)
+    prefix.tokens[0] = 99  # only to show that known pages are not hashed again
+    assert DIGESTS.of(prefix, 2)[:1] == first
+
+
+def test_a_page_that_is_not_full_has_no_digest() -> None:
+    with pytest.raises(AssertionError, match="not full"):
+        DIGESTS.of(Prefix([1, 2, 3]), 1)
+
+
+def test_everything_that_isolates_changes_every_digest() -> None:
+    tokens = [1, 2, 3, 4]
+    pages = [
+        PageDigests(identity, size).of(Prefix(list(tokens), salt, adapter), 1)[0]
+        for identity, size, salt, adapter in [
+            (b"model", 4, "", 0),
+            (b"other", 4, "", 0),
+            (b"model", 2, "", 0),
+            (b"model", 4, "a", 0),
+            (b"model", 4, "\ud800", 0),
+            (b"model", 4, "", 1),
+            (b"model", 4, "", -1),
+            (b"model/", 4, "", 0),
+        ]
+    ]
+    assert len(set(pages)) == 8
+
+
+def test_pfx_03_a_hundred_thousand_near_duplicates_do_not_collide() -> None:
+    chance = random.Random(3)
+    digests: set[bytes] = set()
+    prompts: set[tuple[int, ...]] = set()
+    while len(prompts) < 100_000:
+        page = [1000, 1000, 1000, 1000]
+        first, second = chance.sample(range(4), 2)
+        shift = chance.randrange(1, 1 << 20)
+        page[first] += 31 * shift
+        page[second] -= shift
+        if chance.random() < 0.5:
+            page[chance.randrange(4)] ^= 1 << chance.randrange(16)
+        if tuple(page) not in prompts:
+            prompts.add(tuple(page))
+            digests.add(DIGESTS.of(Prefix(page), 1)[0])
+    assert len(digests) == 100_000

@@ -1,0 +1,47 @@
+"""The paged cache under the real loop and scheduler, in debug mode, with steps in flight."""
+
+from __future__ import annotations
+
+import pytest
+
+from camshaft.contracts.cache import CacheSpec
+from camshaft.contracts.scheduler import SchedulerLimits
+from camshaft.plugins.cache.components import PagedSettings
+from camshaft.plugins.cache.paged import Paged
+from camshaft.plugins.scheduler.components import ContinuousSettings
+from camshaft.plugins.scheduler.continuous import Continuous
+from camshaft.testing.engines import make_request, model_free_engine, run_to_end
+
+
+def scheduler(limits: SchedulerLimits) -> Continuous:
+    return Continuous(ContinuousSettings(), limits)
+
+
+def cache(spec: CacheSpec) -> Paged:
+    return Paged(PagedSettings(), spec)
+
+
+@pytest.mark.parametrize("depth", [0, 1, 2])
+def test_requests_with_a_common_prefix_end_although_pages_are_short(depth: int) -> None:
+    engine = model_free_engine(scheduler, cache=cache, pages=24, depth=depth, late_steps=depth)
+    for number in range(20):
+        engine.submit(make_request(f"r{number}", [5] * 21 + [100 + number] * 3, max_tokens=40))
+    results = run_to_end(engine)
+    assert {len(one.token_ids) for one in results.values()} == {40}
+    assert engine.stats.cached_tokens > 0
+    assert sum(engine.stats.preemptions.values()) > 0
+    usage = engine.usage()[0]
+    assert usage.free + usage.evictable == 24
+    assert any(event.kind == "evicted" for event in engine.parts.cache.events())
+
+
+def test_a_second_turn_reuses_the_answer_of_the_first() -> None:
+    engine = model_free_engine(scheduler, cache=cache, pages=100, late_steps=1, step_tokens=64)
+    history = list(range(100, 120))
+    for turn in range(5):
+        engine.submit(make_request(f"turn {turn}", history, max_tokens=10))
+        answer = run_to_end(engine)[f"turn {turn}"]
+        if turn:
+            # All but the 2 new tokens and the last answered one, which was never computed.
+            assert answer.cached_tokens == (len(history) - 3) // 4 * 4
+        history = [*history, *answer.token_ids, 200 + turn, 201 + turn]

@@ -1,0 +1,159 @@
+"""The quantizer `gguf`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from camshaft.contracts.quant import LinearMethod, LinearSpec, Quantizer, StepContext
+from camshaft.errors import PluginError
+from camshaft.plugins.quant.components import GgufSettings
+from camshaft.plugins.quant.gguf import Gguf
+from camshaft.plugins.quant.packed import quantize_q4_0
+from camshaft.testing.quant import CPU, QuantizerContract
+from camshaft.testing.tensors import stored_tensor
+
+
+class TestGguf(QuantizerContract):
+    formats = ("q4_0", "q4_1", "q8_0", "f32", "f16", "bf16")
+    dtypes = ("float32", "bfloat16")
+
+    def make(self) -> Quantizer:
+        return Gguf(GgufSettings())
+
+
+class TestGgufWithoutCopies(TestGguf):
+    def make(self) -> Quantizer:
+        return Gguf(GgufSettings(keep_bf16=False))
+
+
+def build(
+    spec: LinearSpec, *weights: torch.Tensor, format: str = "q4_1", keep: bool = True
+) -> LinearMethod:
+    method = Gguf(GgufSettings(keep_bf16=keep)).linear(spec)
+    for part, weight in enumerate(weights):
+        method.load(part, stored_tensor(f"w{part}", weight, format))
+    method.finish()
+    return method
+
+
+SPEC = LinearSpec("layers.0.qkv", 64, (96,), dtype="bfloat16")
+
+
+def test_4_bit_weights_stay_packed() -> None:
+    # 5 bits a weight: quants and, for each 32 of them, scale and zero of 16 bits each
+    packed = build(SPEC, torch.randn(96, 64), keep=False)
+    assert packed.resident_bytes() == 96 * 64 * 5 // 8
+
+
+def test_a_copy_is_counted() -> None:
+    kept = build(SPEC, torch.randn(96, 64), keep=True)
+    assert kept.resident_bytes() >= 96 * 64 * 5 // 8 + 96 * 64 * 2
+
+
+def test_float32_keeps_nothing_but_the_file_s_bytes() -> None:
+    spec = replace(SPEC, dtype="float32", role="tied")
+    assert build(spec, torch.randn(96, 64)).resident_bytes() == 96 * 64 * 20 // 32
+
+
+def test_an_embedding_keeps_nothing_but_the_file_s_bytes() -> None:
+    spec = replace(SPEC, role="embedding")
+    method = build(spec, torch.randn(96, 64), format="q8_0")
+    assert method.resident_bytes() == 96 * 64 * 34 // 32
+
+
+def test_parts_with_rows_that_are_no_multiple_of_16_are_padded_inside() -> None:
+    spec = replace(SPEC, parts=(7, 3))
+    weights = torch.randn(7, 64), torch.randn(3, 64)
+    method = build(spec, *weights)
+    x = torch.randn(2, 64).bfloat16()
+    found = method.apply(x, StepContext(2)).float()
+    assert found.shape == (2, 10)
+    torch.testing.assert_close(found, x.float() @ method.dequantized().t(), rtol=0.02, atol=0.05)
+
+
+@pytest.mark.parametrize("format", ["q4_0", "q4_1"])
+def test_the_packed_kernel_sees_the_quants_exactly(format: str) -> None:
+    # scales and minima that bfloat16 holds exactly leave no error at all
+    quants = torch.arange(32).remainder(16).repeat(16, 2).float()
+    scale = torch.tensor([0.5, -0.25]).repeat_interleave(32)
+    offset = -8 * scale if format == "q4_0" else torch.full((64,), 1.5)
+    data = torch.empty(16, 2, 18 if format == "q4_0" else 20, dtype=torch.uint8)
+    floats = torch.tensor([[0.5, 1.5], [-0.25, 1.5]])[:, : 1 if format == "q4_0" else 2].half()
+    data[..., :-16] = floats.view(torch.uint8)
+    low = torch.arange(16, dtype=torch.uint8)
+    data[..., -16:] = low | low << 4
+    tensor = replace(stored_tensor("w", torch.zeros(16, 64), format), data=data.reshape(-1).numpy())
+    method = Gguf(GgufSettings()).linear(replace(SPEC, parts=(16,)))
+    method.load(0, tensor)
+    method.finish()
+    assert torch.equal(method.dequantized(), quants * scale + offset)
+
+
+def test_few_rows_use_the_packed_form_and_many_the_copy() -> None:
+    method = Gguf(GgufSettings(packed_rows=3)).linear(SPEC)
+    weight = torch.randn(96, 64)
+    method.load(0, stored_tensor("w", weight, "q4_1"))
+    method.finish()
+    x = torch.randn(4, 64).bfloat16()
+    exact = stored_tensor("w", weight, "q4_1").dequantize()
+    as_copy = torch.nn.functional.linear(x, exact.bfloat16())
+    assert torch.equal(method.apply(x, StepContext(4)), as_copy)
+    assert not torch.equal(method.apply(x[:3].contiguous(), StepContext(3)), as_copy[:3])
+
+
+@pytest.mark.parametrize(("inputs", "outputs"), [(576, 960), (1536, 576)])
+def test_packed_rows_have_the_same_bits_in_any_batch(inputs: int, outputs: int) -> None:
+    spec = LinearSpec("w", inputs, (outputs,), dtype="bfloat16")
+    method = build(spec, torch.randn(outputs, inputs), keep=False)
+    x = torch.randn(21, inputs).bfloat16()
+    together = method.apply(x, StepContext(21))
+    for row in (0, 4, 13, 20):
+        assert torch.equal(method.apply(x[row : row + 1], StepContext(1))[0], together[row])
+
+
+def test_k_quants_are_refused_by_name() -> None:
+    reasons = Gguf.supports(["f32", "q4_k", "q6_k"], "bfloat16", CPU)
+    assert [reason.split(";")[0] for reason in reasons] == [
+        "it does not serve tensors of type q4_k",
+        "it does not serve tensors of type q6_k",
+    ]
+
+
+def test_a_file_without_packed_tensors_is_refused() -> None:
+    assert Gguf.supports(["bf16", "f32"], "bfloat16", CPU) == [
+        "no tensor is packed, only bf16, f32; use 'none'"
+    ]
+
+
+def test_random_weights_need_no_file() -> None:
+    assert Gguf.supports([], "bfloat16", CPU) == []
+
+
+def test_other_devices_are_refused() -> None:
+    assert Gguf.supports(["q4_1"], "bfloat16", replace(CPU, kind="cuda")) == [
+        "it runs on cpu, not on cuda"
+    ]
+
+
+def test_float16_is_refused() -> None:
+    assert Gguf.supports(["q4_1"], "float16", CPU) == [
+        "it serves bfloat16 and float32, not float16"
+    ]
+
+
+def test_QNT_04_random_weights_of_a_width_without_whole_blocks_are_refused_with_both_numbers() -> (
+    None
+):
+    method = Gguf(GgufSettings()).linear(replace(SPEC, inputs=72))
+    with pytest.raises(PluginError, match=r"rows of 72 weights are no whole blocks of 32"):
+        method.randomize(torch.Generator(), 1.0)
+
+
+def test_quantising_keeps_extremes_and_zeros() -> None:
+    weight = torch.zeros(2, 32)
+    weight[1, 3], weight[1, 4] = -4.0, 3.5
+    rows = quantize_q4_0(weight)
+    assert torch.equal(rows.dequantize(torch.float32), weight)

@@ -1,0 +1,84 @@
+"""The quantizer `none` and the storage form `none`."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from camshaft.contracts.attention import AttentionSpec
+from camshaft.contracts.kv_quant import KVQuant
+from camshaft.contracts.quant import LinearSpec, Quantizer, StepContext
+from camshaft.plugins.quant.components import KVNoneSettings, NoneSettings
+from camshaft.plugins.quant.dense import prepack, tiled_linear
+from camshaft.plugins.quant.kv_none import PlainKV
+from camshaft.plugins.quant.none import Unquantized
+from camshaft.testing.kv_quant import KVQuantContract
+from camshaft.testing.quant import CPU, QuantizerContract
+from camshaft.testing.tensors import stored_tensor
+
+
+class TestNone(QuantizerContract):
+    formats = ("f32", "f16", "bf16", "q4_0", "q4_1", "q8_0")
+    dtypes = ("float32", "bfloat16")
+
+    def make(self) -> Quantizer:
+        return Unquantized(NoneSettings())
+
+
+class TestPlainKV(KVQuantContract):
+    def make(self) -> KVQuant:
+        return PlainKV(KVNoneSettings())
+
+
+def test_a_page_lies_in_memory_as_its_order_says() -> None:
+    spec = AttentionSpec(4, 2, 8, 8, "float32", page_tokens=3)
+    layouts = [PlainKV(KVNoneSettings()).layout(spec, o) for o in ("tokens_first", "heads_first")]
+    assert [layout.fields[0].shape for layout in layouts] == [(3, 2, 8), (2, 3, 8)]
+
+
+def test_a_dtype_that_nothing_computes_in_is_refused() -> None:
+    assert Unquantized.supports(["f32"], "int8", CPU) == [
+        "it serves bfloat16, float16, float32, not int8"
+    ]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("inputs", "outputs"), [(576, 960), (1536, 576), (64, 200), (33, 17)])
+def test_tiles_give_each_row_the_same_bits_wherever_it_stands(
+    inputs: int, outputs: int, dtype: torch.dtype
+) -> None:
+    x, weight = torch.randn(43, inputs).to(dtype), torch.randn(outputs, inputs).to(dtype)
+    together = tiled_linear(x, weight)
+    for row in (0, 1, 7, 8, 30, 42):
+        assert torch.equal(tiled_linear(x[row : row + 1], weight)[0], together[row])
+    order = torch.randperm(43)
+    assert torch.equal(tiled_linear(x[order].contiguous(), weight), together[order])
+
+
+def test_a_prepacked_weight_multiplies_as_the_plain_one() -> None:
+    weight = torch.randn(48, 64).bfloat16()
+    packed = prepack(weight)
+    if packed is None:
+        pytest.skip("this torch or this processor has no prepacked bfloat16 linear")
+    assert torch.equal(packed.to_dense(), weight)
+
+
+def test_a_head_is_held_once_and_a_tied_one_keeps_its_rows() -> None:
+    values = stored_tensor("w", torch.randn(64, 64))
+    sizes = {}
+    for role in ("linear", "embedding", "tied"):
+        spec = LinearSpec("w", 64, (64,), role=role, dtype="bfloat16")
+        method = Unquantized(NoneSettings()).linear(spec)
+        method.load(0, values)
+        method.finish()
+        sizes[role] = method.resident_bytes()
+    assert sizes["embedding"] == sizes["linear"] == 64 * 64 * 2
+    assert sizes["tied"] in (64 * 64 * 2, 2 * 64 * 64 * 2)  # the second where it is prepacked
+
+
+def test_float32_without_a_bias_is_torch_s_own_product() -> None:
+    method = Unquantized(NoneSettings()).linear(LinearSpec("w", 32, (48,)))
+    weight, x = torch.randn(48, 32), torch.randn(5, 32)
+    method.load(0, stored_tensor("w", weight))
+    method.finish()
+    assert torch.equal(method.apply(x, StepContext(5)), torch.nn.functional.linear(x, weight))
