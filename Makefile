@@ -16,7 +16,7 @@ BIN := $(VENV)/bin
 PIP := PYTHONWARNINGS=ignore $(BIN)/python -m pip --disable-pip-version-check
 LINK := $(PIP) install --quiet --no-deps --no-build-isolation --editable .
 # What the links must cover. Edits need no new links; new, renamed and removed files do.
-LIST := find core plugins -name '*.py' -o -name py.typed | LC_ALL=C sort
+LIST := find core formats front plugins -name '*.py' -o -name py.typed | LC_ALL=C sort
 
 .DEFAULT_GOAL := help
 .PHONY: help setup link serve test quick check fix clean FORCE

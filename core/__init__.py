@@ -31,7 +31,8 @@ from .recipe import (
 from .registry import Registry
 
 if TYPE_CHECKING:
-    from .llm import LLM
+    from camshaft.generate.llm import LLM
+
     from .request import SamplingParams
 
 __all__ = [
@@ -63,7 +64,7 @@ __all__ = [
     "recipe_schema",
 ]
 
-_ON_USE = {"LLM": ".llm", "SamplingParams": ".request"}
+_ON_USE = {"LLM": ".generate.llm", "SamplingParams": ".request"}
 """Names whose modules are imported only when they are asked for."""
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ast
+import io
+import tokenize
 import tomllib
 from importlib.metadata import distribution
 from pathlib import Path
@@ -10,7 +13,12 @@ import camshaft
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-MAPPED = {"core": "camshaft", "plugins": "camshaft.plugins"}
+MAPPED = {
+    "core": "camshaft",
+    "formats": "camshaft",
+    "front": "camshaft",
+    "plugins": "camshaft.plugins",
+}
 
 
 def modules_on_disk() -> dict[str, Path]:
@@ -54,5 +62,25 @@ def test_nothing_is_shadowed_by_build_remains() -> None:
 
 
 def test_core_has_no_module_where_the_plugins_are_mapped() -> None:
-    assert not (ROOT / "core" / "plugins").exists()
-    assert not (ROOT / "core" / "plugins.py").exists()
+    for name in ("plugins", "checkpoint", "text", "client", "generate"):
+        assert not (ROOT / "core" / name).exists()
+        assert not (ROOT / "core" / f"{name}.py").exists()
+
+
+def test_the_core_stays_small() -> None:
+    core = [path for path in (ROOT / "core").rglob("*.py") if "testing" not in path.parts]
+    assert sum(code_lines(path.read_text(encoding="utf-8")) for path in core) < 6000
+
+
+def code_lines(source: str) -> int:
+    """Count lines that hold code: neither blank, nor comment, nor docstring."""
+    layout = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT)
+    lines: set[int] = set()
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type not in (*layout, tokenize.ENDMARKER):
+            lines.update(range(token.start[0], token.end[0] + 1))
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            if isinstance(node.value.value, str) and node.end_lineno:
+                lines -= set(range(node.lineno, node.end_lineno + 1))
+    return len(lines)

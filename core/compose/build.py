@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
+from camshaft.text import load_text
+
 from ..contracts.cache import CacheSpec, GroupSpec
 from ..contracts.model import ModelParts
 from ..contracts.sampling import SamplerSpec
@@ -21,12 +23,13 @@ from ..info import EngineInfo
 from ..loop.clock import Clock
 from ..loop.engine import Engine, EngineParts
 from ..ops import compose_ops
-from ..text import load_text
 from .draw import Drawing, draw
 from .memory import MemoryPlan, plan_memory
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from camshaft.text import TextModel
 
     from ..contracts.cache import KVManager
     from ..contracts.executor import Executor
@@ -34,7 +37,6 @@ if TYPE_CHECKING:
     from ..contracts.ops import Ops
     from ..contracts.sampling import Sampler
     from ..recipe import Recipe
-    from ..text import TextModel
 
 
 @dataclass(slots=True)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from ..checkpoint import Checkpoint, open_checkpoint, random_checkpoint
+from camshaft.checkpoint import Checkpoint, open_checkpoint, random_checkpoint
+
 from ..errors import CamshaftError, Fault, PluginError, RecipeError
 
 if TYPE_CHECKING:

@@ -11,7 +11,8 @@ if TYPE_CHECKING:
 
     import torch
 
-    from ..checkpoint import Checkpoint, CheckpointTensor, ModelConfig
+    from camshaft.checkpoint import Checkpoint, CheckpointTensor, ModelConfig
+
     from .attention import AttentionLayer, AttentionSpec
     from .ops import Ops
     from .quant import Quantizer, StepContext

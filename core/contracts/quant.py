@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 
     import torch
 
-    from ..checkpoint import CheckpointTensor
+    from camshaft.checkpoint import CheckpointTensor
+
     from ..facts import DeviceFacts
 
 Shard = Literal["column", "row", "replicated"]

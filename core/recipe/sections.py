@@ -198,7 +198,7 @@ class ServerSection(Section):
     silence_s: float = Field(default=10.0, gt=0)
     """Seconds without one after which /health says 503 and requests are refused, until the next."""
     linger_s: float = Field(default=5.0, ge=0)
-    """Seconds for which the server goes on to answer 503 when its engine has died; then it exits."""
+    """Seconds for which the server answers 503 after its engine died; then it exits."""
     shutdown_s: float = Field(default=30.0, ge=0)
     """Seconds that running requests get to finish when the server stops."""
     max_queue: PositiveInt = 1024

@@ -222,6 +222,8 @@ class ModelCore:
         self.cache.revoke(self.newest)
         for share in shares:
             self.end(share.request)
+        for share in shares:
+            self._probe_again(share.request)
 
     def settle(self) -> None:
         """The oldest step is complete: its tokens arrive."""
@@ -269,6 +271,8 @@ class ModelCore:
         request.ended = True
         request.close()
         self.requests.remove(request)
+        if forget:
+            self._probe_again(request)
 
     def preempt(self, request: Running) -> None:
         """Take a request's pages; it waits, under the same name."""
@@ -328,6 +332,10 @@ class ModelCore:
             request = self.arrive(prefix)
             assert self.adopt(request, hit, hit.ready), "a hit without new pages was refused"
             self.end(request)
+
+    def _probe_again(self, request: Running) -> None:
+        own = request.prefix
+        self.probe(Prefix(list(own.tokens), own.salt, own.adapter), len(own.tokens))
 
     def wait_for_space(self, request: Running, tokens: int) -> None:
         """Ask for capacity; on a `Wait`, let its step complete, and check that there is space."""

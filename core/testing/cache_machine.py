@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_TEXTS = ([7] * 16, [7] * 6 + [8] * 10)
-"""What prompts begin with: few and alike, so that they have pages in common."""
+_TEXTS = ([7] * 16, [7] * 6 + [8] * 10, [7] * 6 + [7, 9] * 5)
+"""What prompts begin with: few and alike, so that they have pages in common, and weak hashes."""
 
 _WINDOWS = [(0,), (0, 3), (0, 2, 6), (0,), (5, 0), (4,), (0, 1)]
 _PICK = st.integers(0, 7)

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Literal
 import pytest
 import torch
 
-from ..checkpoint import Checkpoint, CheckpointTensor, ModelConfig, TextSource
+from camshaft.checkpoint import Checkpoint, CheckpointTensor, ModelConfig, TextSource
+
 from ..contracts.model import Model, ModelFamily, ModelParts
 from ..contracts.quant import StepContext
 from ..errors import CheckpointError

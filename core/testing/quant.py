@@ -16,7 +16,7 @@ from .tensors import stored_tensor
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ..checkpoint import CheckpointTensor
+    from camshaft.checkpoint import CheckpointTensor
 
 INPUTS = 64
 PARTS = (48, 16, 24)

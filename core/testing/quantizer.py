@@ -12,7 +12,8 @@ from ..errors import CheckpointError
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from ..checkpoint import CheckpointTensor
+    from camshaft.checkpoint import CheckpointTensor
+
     from ..facts import DeviceFacts
 
 _FORMATS = ("f32", "f16", "bf16", "q4_0", "q4_1", "q8_0")

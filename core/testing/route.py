@@ -7,7 +7,8 @@ import json
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ..client import LocalClient
+from camshaft.client import LocalClient
+
 from .scripted import ScriptedEngine
 
 if TYPE_CHECKING:
@@ -15,8 +16,9 @@ if TYPE_CHECKING:
 
     from fastapi import FastAPI
 
-    from ..client import EngineClient
-    from ..contracts.route import Route
+    from camshaft.client import EngineClient
+
+    from camshaft.contracts.route import Route
 
 OWN = [
     ("GET", "/health"),

@@ -13,12 +13,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ..contracts.cache import PoolUsage
-from ..errors import CheckpointError, RequestError
-from ..info import EngineInfo
-from ..loop.clock import Clock
-from ..loop.stats import Stats
-from ..request import FinishReason, Request, RequestOutput, TokenLogprobs
+from camshaft.contracts.cache import PoolUsage
+from camshaft.errors import CheckpointError, RequestError
+from camshaft.info import EngineInfo
+from camshaft.loop.clock import Clock
+from camshaft.loop.stats import Stats
+from camshaft.request import FinishReason, Request, RequestOutput, TokenLogprobs
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

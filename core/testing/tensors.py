@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ..checkpoint import CheckpointTensor
+from camshaft.checkpoint import CheckpointTensor
 
 if TYPE_CHECKING:
     from collections.abc import Callable

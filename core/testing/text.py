@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ..checkpoint.config import GenerationDefaults
-from ..text import ChatTemplate, TextModel
-from ..text.byte_tokenizer import CHAT_TEMPLATE, byte_tokenizer
+from camshaft.checkpoint.config import GenerationDefaults
+from camshaft.text import ChatTemplate, TextModel
+from camshaft.text.byte_tokenizer import CHAT_TEMPLATE, byte_tokenizer
 
 __all__ = ["CHAT_TEMPLATE", "byte_text", "byte_tokenizer"]
 

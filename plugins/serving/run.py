@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from camshaft.contracts.command import Command
 from camshaft.generate import Choice
-from camshaft.llm import LLM
+from camshaft.generate.llm import LLM
 from camshaft.recipe import add_recipe_arguments, recipe_from_arguments
 from camshaft.request import SamplingParams
 

@@ -43,8 +43,8 @@ def test_the_front_of_a_served_engine_loads_no_torch() -> None:
 def test_the_python_api_is_found_on_use() -> None:
     code = (
         "import sys, camshaft\n"
-        "assert 'camshaft.llm' not in sys.modules\n"
+        "assert 'camshaft.generate.llm' not in sys.modules\n"
         "from camshaft import LLM, SamplingParams\n"
-        "assert LLM.__module__ == 'camshaft.llm' and not hasattr(camshaft, 'nothing')"
+        "assert LLM.__module__ == 'camshaft.generate.llm' and not hasattr(camshaft, 'nothing')"
     )
     subprocess.run([sys.executable, "-P", "-c", code], check=True)

@@ -14,7 +14,7 @@ import pytest
 
 from camshaft.cli import main
 from camshaft.client import Boot, RemoteClient
-from camshaft.llm import LLM
+from camshaft.generate.llm import LLM
 from camshaft.request import Request, SamplingParams, TokenSpan
 from camshaft.testing.toy import pool, toy_mapping, toy_recipe
 

@@ -1,0 +1,211 @@
+"""The thread of an engine: take what clients ask, do a turn, publish what it brought."""
+
+from __future__ import annotations
+
+import queue
+import traceback
+from typing import TYPE_CHECKING, Protocol
+
+from camshaft.errors import CamshaftError, RequestError
+
+from .messages import Abort, Answer, Ask, Command, Dead, Outputs, Rejected, Stop, Submit
+from .snapshot import take_snapshot
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence, Sized
+
+    from camshaft.contracts.cache import PoolUsage
+    from camshaft.loop.clock import Clock
+    from camshaft.loop.stats import Stats
+    from camshaft.request import FinishReason, Request, RequestOutput
+
+    from .messages import Reply
+
+
+class Queues(Protocol):
+    """Who runs and who waits."""
+
+    @property
+    def running(self) -> Sized:
+        """Requests with a slot."""
+
+    @property
+    def waiting(self) -> Sized:
+        """Requests without."""
+
+
+class SteppedEngine(Protocol):
+    """What the loop needs of `camshaft.loop.engine.Engine`, so that tests can script one."""
+
+    @property
+    def stats(self) -> Stats:
+        """Counters."""
+
+    @property
+    def clock(self) -> Clock:
+        """Time."""
+
+    @property
+    def view(self) -> Queues:
+        """The queues."""
+
+    @property
+    def wake_at(self) -> float | None:
+        """When a step makes sense again, if not now."""
+
+    @property
+    def has_work(self) -> bool:
+        """Whether `step` has anything to do now or later."""
+
+    def submit(self, request: Request) -> None:
+        """Take a request, or raise `RequestError`."""
+
+    def abort(self, request_id: str, finish: FinishReason = "abort") -> None:
+        """End a request; unknown ids are ignored."""
+
+    def step(self) -> list[RequestOutput]:
+        """Do one turn."""
+
+    def usage(self) -> Sequence[PoolUsage]:
+        """Return the pages of each pool."""
+
+    def reset_cache(self) -> int:
+        """Drop cached pages; return how many."""
+
+    def fail_all(self, message: str) -> list[RequestOutput]:
+        """End every request with an error."""
+
+    def close(self) -> None:
+        """Release the device."""
+
+
+class Inbox(Protocol):
+    """Where commands arrive."""
+
+    def take(self, wait_s: float | None) -> list[Command]:
+        """Return all commands that are there, in order.
+
+        Args:
+            wait_s: If there are none, wait this long for the first; None waits without limit.
+        """
+
+
+class QueueInbox:
+    """An inbox that other threads of the process put commands into."""
+
+    def __init__(self) -> None:
+        self._queue: queue.SimpleQueue[Command] = queue.SimpleQueue()
+
+    def put(self, command: Command) -> None:
+        """Add a command; safe from any thread."""
+        self._queue.put(command)
+
+    def take(self, wait_s: float | None) -> list[Command]:
+        """See `Inbox.take`."""
+        commands: list[Command] = []
+        try:
+            commands.append(self._queue.get(block=wait_s != 0, timeout=wait_s))
+            while True:
+                commands.append(self._queue.get_nowait())
+        except queue.Empty:
+            return commands
+
+
+class EngineLoop:
+    """Runs one engine until it is told to stop, or dies. Sleeps while there is nothing to do."""
+
+    def __init__(
+        self, engine: SteppedEngine, inbox: Inbox, publish: Callable[[Reply], None]
+    ) -> None:
+        """Prepare.
+
+        Args:
+            engine: Owned by the thread that calls `run`.
+            inbox: Commands for it.
+            publish: Takes replies, on that thread; must not block for long.
+        """
+        self._engine = engine
+        self._inbox = inbox
+        self._publish = publish
+        self._stopped = False
+
+    def run(self) -> bool:
+        """Serve until `Stop`.
+
+        Returns:
+            False if the engine died instead; that was published as `Dead`.
+        """
+        try:
+            while not self._stopped:
+                for command in self._inbox.take(self._patience_s()):
+                    self._obey(command)
+                if self._engine.has_work and not self._stopped:
+                    outputs = self._engine.step()
+                    if outputs:
+                        self._publish(Outputs(outputs))
+            self._end("the engine was stopped")
+        except Exception as error:  # noqa: BLE001 - whatever a component raised, all must hear of it
+            self._die(error)
+            return False
+        return True
+
+    def _patience_s(self) -> float | None:
+        """Return how long to wait for a command before the next turn."""
+        engine = self._engine
+        due = [engine.clock.next_event()]
+        if engine.has_work:
+            if engine.wake_at is None:
+                return 0
+            due.append(engine.wake_at)
+        known = [one for one in due if one is not None]
+        return max(0.0, min(known) - engine.clock.now()) if known else None
+
+    def _obey(self, command: Command) -> None:
+        match command:
+            case Submit(requests):
+                for request in requests:
+                    self._submit(request)
+            case Abort(request_id, finish):
+                self._engine.abort(request_id, finish)
+            case Ask(ticket, "snapshot"):
+                self._publish(Answer(ticket, snapshot=take_snapshot(self._engine)))
+            case Ask(ticket, "reset_cache"):
+                self._publish(Answer(ticket, pages=self._engine.reset_cache()))
+            case Stop():
+                self._stopped = True
+
+    def _submit(self, request: Request) -> None:
+        try:
+            self._engine.submit(request)
+        except RequestError as error:
+            reply = Rejected(
+                request.id, str(error), error.param, error.code, error.status, error.retry_after_s
+            )
+            self._publish(reply)
+
+    def _end(self, message: str) -> None:
+        outputs = self._engine.fail_all(message)
+        if outputs:
+            self._publish(Outputs(outputs))
+        self._engine.close()
+
+    def _die(self, error: Exception) -> None:
+        self._publish(dead(error, "the engine failed", fixable=False))
+        try:
+            self._engine.close()
+        except Exception:  # noqa: BLE001 - what matters was published; the device may be gone
+            traceback.print_exc()
+
+
+def dead(error: Exception, what: str, *, fixable: bool = True) -> Dead:
+    """Describe the exception that ended an engine.
+
+    Args:
+        error: It.
+        what: What it ended, for an exception that has no words for users.
+        fixable: Whether a `CamshaftError` means a fault that a user can fix, as at the start.
+    """
+    details = "".join(traceback.format_exception(error)).rstrip()
+    if isinstance(error, CamshaftError):
+        return Dead(str(error), details, fixable=fixable)
+    return Dead(f"{what}: {type(error).__name__}: {error}", details)

@@ -1,0 +1,122 @@
+"""What is asked for and what comes back, in text."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from camshaft.request import SamplingParams
+
+Finish = Literal["stop", "length"]
+"""Why a choice ended. Whatever else ends a request is an error of the whole call."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """A question with one or more prompts and `n` answers to each.
+
+    Attributes:
+        prompts: Token ids, none empty.
+        params: Checked (`check_params`). With a seed, answer j of a prompt draws with `seed + j`.
+        n: Answers to each prompt.
+        salt: Isolates its cached pages.
+        priority: Lower is more urgent.
+    """
+
+    prompts: Sequence[list[int]]
+    params: SamplingParams
+    n: int = 1
+    salt: str = ""
+    priority: int = 0
+
+    @property
+    def choices(self) -> int:
+        """Answers in all. Answer j to prompt i has index `i * n + j`."""
+        return len(self.prompts) * self.n
+
+
+@dataclass(frozen=True, slots=True)
+class TokenText:
+    """A token as text.
+
+    Attributes:
+        id: Its id.
+        text: What it adds; U+FFFD for bytes that are no character by themselves.
+        data: Its bytes.
+        logprob: Natural logarithm of its probability.
+    """
+
+    id: int
+    text: str
+    data: bytes
+    logprob: float
+
+
+@dataclass(frozen=True, slots=True)
+class TokenReport:
+    """The logprobs of one chosen token.
+
+    Attributes:
+        chosen: The token.
+        rank: Its place by probability, from 1.
+        top: The most probable tokens, best first.
+        offset: Characters of the answer's text before it.
+    """
+
+    chosen: TokenText
+    rank: int
+    top: tuple[TokenText, ...]
+    offset: int
+
+
+@dataclass(slots=True)
+class Delta:
+    """What a step adds to one choice.
+
+    Attributes:
+        index: Of the choice.
+        text: Complete characters, sure to stay.
+        token_ids: Those that arrived since the last delta. With the text of a stop string taken
+            off, they run up to and including the token in which it was complete.
+        logprobs: One for each of them, if asked for.
+        finish: On the last delta of a choice.
+        stop_reason: The stop string or stop id that ended it.
+    """
+
+    index: int
+    text: str = ""
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[TokenReport] = field(default_factory=list)
+    finish: Finish | None = None
+    stop_reason: str | int | None = None
+
+
+@dataclass(slots=True)
+class Choice(Delta):
+    """A whole answer: its deltas, joined."""
+
+    def add(self, delta: Delta) -> None:
+        """Append what a step brought."""
+        self.text += delta.text
+        self.token_ids += delta.token_ids
+        self.logprobs += delta.logprobs
+        if delta.finish is not None:
+            self.finish, self.stop_reason = delta.finish, delta.stop_reason
+
+
+@dataclass(slots=True)
+class Usage:
+    """Tokens of a call.
+
+    Attributes:
+        prompt_tokens: Of each prompt once, whatever `n` is.
+        completion_tokens: Of all choices; exactly the ids that deltas carry.
+        cached_tokens: Prompt tokens that the first answer to each prompt found in the cache.
+    """
+
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cached_tokens: int = 0
