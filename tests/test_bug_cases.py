@@ -1,4 +1,4 @@
-"""Public fault reports of inference engines, re-worded as cases: each has a test named after its id."""
+"""Public fault reports of inference engines as cases, each with a test named after its id."""
 
 from __future__ import annotations
 

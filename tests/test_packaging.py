@@ -80,7 +80,8 @@ def code_lines(source: str) -> int:
         if token.type not in (*layout, tokenize.ENDMARKER):
             lines.update(range(token.start[0], token.end[0] + 1))
     for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
-            if isinstance(node.value.value, str) and node.end_lineno:
-                lines -= set(range(node.lineno, node.end_lineno + 1))
+        if not isinstance(node, ast.Expr) or not isinstance(node.value, ast.Constant):
+            continue
+        if isinstance(node.value.value, str) and node.end_lineno:
+            lines -= set(range(node.lineno, node.end_lineno + 1))
     return len(lines)

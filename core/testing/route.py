@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
 
     from camshaft.client import EngineClient
-
     from camshaft.contracts.route import Route
 
 OWN = [

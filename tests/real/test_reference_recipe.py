@@ -122,8 +122,6 @@ def test_on_the_late_executor(late: int) -> None:
         f"engine.depth={late}",
         f"engine.executor={{use: late, late_steps: {late}}}",
     )
-    engine = compose(
-        open_recipe("recipes/reference.yaml", ("cache.memory=64MiB", *overrides))
-    ).engine
+    engine = composed(*overrides).engine
     check(answers(engine, random.Random(late).sample(range(20), 3)))
     assert engine.stats.most_in_flight == late + 1

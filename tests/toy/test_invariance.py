@@ -14,7 +14,12 @@ from camshaft.testing.engines import collect, make_request, run_to_end
 from camshaft.testing.toy import HYBRID, LLAMA, compose_toy, pool
 
 MODELS = {"llama": LLAMA, "hybrid": HYBRID}
-SEEDED = {"temperature": 0.9, "top_p": 0.95, "frequency_penalty": 0.3, "repetition_penalty": 1.1}
+SEEDED: dict[str, Any] = {
+    "temperature": 0.9,
+    "top_p": 0.95,
+    "frequency_penalty": 0.3,
+    "repetition_penalty": 1.1,
+}
 
 
 @functools.cache
@@ -26,7 +31,7 @@ def requests() -> tuple[tuple[str, tuple[int, ...], dict[str, Any]], ...]:
     for number in range(12):
         own = [chance.randrange(256) for _ in range(chance.choice([1, 3, 8, 30]))]
         prompt = (common if number % 3 else []) + own
-        params = {"max_tokens": 14, "ignore_eos": True, "logprobs": 2}
+        params: dict[str, Any] = {"max_tokens": 14, "ignore_eos": True, "logprobs": 2}
         if number % 2:
             params |= {**SEEDED, "seed": 100 + number}
         made.append((f"r{number}", tuple(prompt), params))
@@ -40,7 +45,7 @@ def fresh() -> list[Request]:
 @functools.cache
 def alone(model: str) -> dict[str, RequestOutput]:
     """Each request by itself, cold: what every other run must equal."""
-    results = {}
+    results: dict[str, RequestOutput] = {}
     for request in fresh():
         composed = compose_toy(MODELS[model], {"engine": {"depth": 0}, "cache": {"prefix": False}})
         composed.engine.submit(request)
@@ -81,6 +86,7 @@ def test_chunked(model: str, step_tokens: int) -> None:
 
 def test_with_prefix_hits(model: str) -> None:
     engine = compose_toy(MODELS[model]).engine
+    results: dict[str, RequestOutput] = {}
     for _ in range(2):
         for request in fresh():
             engine.submit(request)
