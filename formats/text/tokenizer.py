@@ -14,6 +14,7 @@ from .alphabet import BYTE_OF
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+    from pathlib import Path
 
 _BYTE_PIECE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
@@ -75,6 +76,10 @@ class Tokenizer:
     def vocab_size(self) -> int:
         """Number of ids, added tokens included; the model's may be larger."""
         return self._rules.get_vocab_size(with_added_tokens=True)
+
+    def save(self, path: Path) -> None:
+        """Write the rules as a `tokenizer.json`."""
+        self._rules.save(str(path))
 
     def encode(self, text: str, special: bool, *, affixes: bool = True) -> list[int]:
         """Cut text into token ids.

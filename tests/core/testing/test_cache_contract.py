@@ -249,14 +249,12 @@ FAULTS: dict[type[Sound], str] = {
 }
 
 
-# Random use knows one manager, and never frees twice.
-NOT_AT_RANDOM = {SharesItsMemo, FreesTwice}
-LATE = {NeverGivesUp, ReusesAnyway, RevokesNothing, HashesSums, KeepsItsEpoch}
+# Random use knows one manager and never frees twice; and who gives up nothing harms nobody.
+NOT_AT_RANDOM = {SharesItsMemo, FreesTwice, NeverGivesUp}
 
 
-def contract_of(manager: type[Sound], often: int = 150) -> type[KVManagerContract]:
+def contract_of(manager: type[Sound]) -> type[KVManagerContract]:
     class Contract(KVManagerContract):
-        runs = often
         shrinks = False
 
         def make(self, spec: CacheSpec) -> KVManager:
@@ -275,12 +273,6 @@ def test_each_fault_is_named_by_its_promise(manager: type[Sound]) -> None:
     assert failures(contract_of(manager), only=[FAULTS[manager]]) == [FAULTS[manager]]
 
 
-@pytest.mark.parametrize("manager", [one for one in FAULTS if one not in NOT_AT_RANDOM | LATE])
+@pytest.mark.parametrize("manager", [one for one in FAULTS if one not in NOT_AT_RANDOM])
 def test_random_use_finds_the_fault_too(manager: type[Sound]) -> None:
     assert failures(contract_of(manager), only=[RANDOM]) == [RANDOM]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("manager", sorted(LATE, key=str))
-def test_random_use_finds_rare_faults_too(manager: type[Sound]) -> None:
-    assert failures(contract_of(manager, often=1000), only=[RANDOM]) == [RANDOM]
