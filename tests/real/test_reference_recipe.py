@@ -46,7 +46,7 @@ NEAR_TIE = 1e-4
 
 @functools.cache
 def composed(*overrides: str) -> Composed:
-    return compose(open_recipe("recipes/reference.yaml", ("cache.memory=64MiB", *overrides)))
+    return compose(open_recipe("recipes/reference.yaml", ("cache.memory=64MiB", "hardware.threads=1", *overrides)))
 
 
 @functools.cache
@@ -70,9 +70,9 @@ def check(results: dict[str, RequestOutput]) -> None:
         assert got.token_ids[: len(wanted)] == wanted, name
 
 
-def answers(engine: Any, numbers: Any) -> dict[str, RequestOutput]:
+def answers(engine: Any, numbers: Any, new: int = NEW) -> dict[str, RequestOutput]:
     for number in numbers:
-        engine.submit(make_request(f"p{number}", prompts()[number], NEW))
+        engine.submit(make_request(f"p{number}", prompts()[number], new, ignore_eos=new > NEW))
     return run_to_end(engine)
 
 
@@ -102,9 +102,9 @@ def test_in_chunks_of_seven_tokens() -> None:
 
 
 def test_under_preemption() -> None:
-    # 23 KiB a page of one token in float32: about 9 pages of 16 tokens
-    engine = composed("cache.memory=7MiB", "cache.prefix=false").engine
-    check(answers(engine, (16, 17, 18, 19)))
+    # 7 pages of 720 KiB: two of these chats fit when they start, and not when they end
+    engine = composed("cache.memory=6MiB", "cache.prefix=false").engine
+    check(answers(engine, (16, 17, 18, 19), new=24))
     assert engine.stats.preemptions["no_space"] > 0
 
 
