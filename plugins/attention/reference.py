@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from .components import ReferenceSettings
 
-ORDER = "tokens_first"
+ORDER = "heads_first"
 
 
 class ReferenceAttention(AttentionBackend):
@@ -68,7 +68,7 @@ class ReferenceAttention(AttentionBackend):
         """See `AttentionBackend.forward`."""
         write_pages(self.kv_quant, kv, meta, k, v, ORDER)
         for start, before, count, pages in meta.plan:
-            keys, values = read_sequences(self.kv_quant, kv, pages, torch.float32, ORDER)
+            keys, values = read_sequences(self.kv_quant, kv, pages, torch.float32)
             for place in range(count):
                 last = before + place + 1
                 first = max(0, last - layer.window) if layer.window else 0

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from .components import SdpaSettings
 
-ORDER = "tokens_first"
+ORDER = "heads_first"
 
 
 @dataclass(slots=True)
@@ -156,15 +156,13 @@ class SdpaAttention(AttentionBackend):
         grouped = layer.heads != layer.kv_heads
         if plan.decode is not None:
             one = plan.decode
-            keys, values = read_sequences(self.kv_quant, kv, one.pages, q.dtype, ORDER)
-            out[: one.count] = scaled_dot_product_attention(
-                q[: one.count].unsqueeze(2),
-                keys,
-                values,
-                attn_mask=one.mask,
-                scale=layer.scale,
-                enable_gqa=grouped,
-            ).squeeze(2)
+            keys, values = read_sequences(self.kv_quant, kv, one.pages, q.dtype)
+            # query heads of a group stand as rows over the same keys: read once, no repetition
+            rows = q[: one.count].view(one.count, layer.kv_heads, -1, layer.head_dim)
+            result = scaled_dot_product_attention(
+                rows, keys, values, attn_mask=one.mask, scale=layer.scale
+            )
+            out[: one.count] = result.view(one.count, layer.heads, layer.value_dim)
         for part in plan.prefills:
             out[part.tokens] = self._prefill(layer, q[part.tokens], k, v, kv, part, grouped)
 
@@ -182,7 +180,7 @@ class SdpaAttention(AttentionBackend):
             keys = k[part.tokens].transpose(0, 1).unsqueeze(0)
             values = v[part.tokens].transpose(0, 1).unsqueeze(0)
         else:
-            keys, values = read_sequences(self.kv_quant, kv, part.pages, q.dtype, ORDER)
+            keys, values = read_sequences(self.kv_quant, kv, part.pages, q.dtype)
             keys, values = keys[:, :, : part.keys], values[:, :, : part.keys]
         result = scaled_dot_product_attention(
             q.transpose(0, 1).unsqueeze(0),

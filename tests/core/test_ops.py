@@ -71,20 +71,21 @@ def test_rms_norm_and_rotation_equal_those_of_transformers() -> None:
     q, k = random_rows(7, 9 * 64).view(7, 9, 64), random_rows(7, 3 * 64, seed=1).view(7, 3, 64)
     cos, sin = (torch.cat((one, one), dim=-1)[positions] for one in (tables.cos, tables.sin))
     wanted = apply_rotary_pos_emb(q, k, cos, sin, unsqueeze_dim=1)
-    assert torch.allclose(rotate(q, positions, tables), wanted[0], atol=1e-6)
-    assert torch.allclose(rotate(k, positions, tables), wanted[1], atol=1e-6)
+    assert torch.allclose(rotate(q, *tables.at(positions)), wanted[0], atol=1e-6)
+    assert torch.allclose(rotate(k, *tables.at(positions)), wanted[1], atol=1e-6)
 
 
 def test_a_pair_turns_by_its_angle_times_the_position() -> None:
     tables = Rope(torch.tensor([[1.0], [math.cos(0.5)]]), torch.tensor([[0.0], [math.sin(0.5)]]))
-    turned = rotate(torch.tensor([[[1.0, 0.0]], [[1.0, 0.0]]]), torch.tensor([0, 1]), tables)
+    turned = rotate(torch.tensor([[[1.0, 0.0]], [[1.0, 0.0]]]), *tables.at(torch.tensor([0, 1])))
     assert turned[0, 0].tolist() == [1.0, 0.0]
     assert turned[1, 0].tolist() == pytest.approx([math.cos(0.5), math.sin(0.5)])
 
 
 def test_dimensions_beyond_the_rotated_ones_are_kept() -> None:
     x = random_rows(4, 16).view(4, 1, 16)
-    turned = rotate(x, torch.tensor([1, 2, 3, 4]), rope(6, torch.device("cpu")))
+    tables = rope(6, torch.device("cpu"))
+    turned = rotate(x, *tables.at(torch.tensor([1, 2, 3, 4])))
     assert torch.equal(turned[..., 6:], x[..., 6:])
     assert not torch.equal(turned[..., :6], x[..., :6])
 
@@ -110,8 +111,8 @@ def test_heads_are_normed_before_they_are_rotated() -> None:
     qkv, weight = random_rows(3, 16), torch.tensor([1.0, 2.0, 3.0, 4.0])
     q, k, _ = rope_qk_norm(qkv, positions, layer(2, 1, 4, rope=tables, q_norm=weight))
     heads = qkv[:, :8].view(3, 2, 4)
-    assert torch.equal(q, rotate(rms_norm(heads, weight, 1e-6), positions, tables))
-    assert torch.equal(k, rotate(qkv[:, 8:12].view(3, 1, 4), positions, tables))
+    assert torch.equal(q, rotate(rms_norm(heads, weight, 1e-6), *tables.at(positions)))
+    assert torch.equal(k, rotate(qkv[:, 8:12].view(3, 1, 4), *tables.at(positions)))
 
 
 def test_gates_equal_their_formulas() -> None:

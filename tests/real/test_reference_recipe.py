@@ -46,7 +46,11 @@ NEAR_TIE = 1e-4
 
 @functools.cache
 def composed(*overrides: str) -> Composed:
-    return compose(open_recipe("recipes/reference.yaml", ("cache.memory=64MiB", "hardware.threads=1", *overrides)))
+    return compose(
+        open_recipe(
+            "recipes/reference.yaml", ("cache.memory=64MiB", "hardware.threads=1", *overrides)
+        )
+    )
 
 
 @functools.cache

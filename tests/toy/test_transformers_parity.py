@@ -99,7 +99,7 @@ def test_each_prompt_alone_and_then_from_the_cache(family: Any) -> None:
     folder, wanted = family
     engine = compose_folder(folder, {})
     for turn in range(2):
-        results = {}
+        results: dict[str, RequestOutput] = {}
         for number, prompt in enumerate(prompts()):
             engine.submit(make_request(f"p{number}", prompt, NEW, ignore_eos=True))
             results |= run_to_end(engine)
