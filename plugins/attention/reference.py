@@ -12,7 +12,7 @@ import torch
 
 from camshaft.contracts.attention import AttentionBackend
 
-from .pages import read_sequences, write_pages
+from .pages import ORDER, pages_of
 
 if TYPE_CHECKING:
     from camshaft.contracts.attention import AttentionLayer, AttentionMeta, AttentionSpec
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from camshaft.facts import DeviceFacts
 
     from .components import ReferenceSettings
-
-ORDER = "heads_first"
 
 
 class ReferenceAttention(AttentionBackend):
@@ -31,6 +29,7 @@ class ReferenceAttention(AttentionBackend):
         self.settings = settings
         self.spec = spec
         self.kv_quant = kv_quant
+        self.pages = pages_of(kv_quant, spec.kv_heads, spec.page_tokens)
 
     @staticmethod
     def supports(spec: AttentionSpec, facts: DeviceFacts) -> list[str]:
@@ -42,7 +41,7 @@ class ReferenceAttention(AttentionBackend):
         return self.kv_quant.layout(self.spec, ORDER)
 
     def plan(self, meta: AttentionMeta, *, capture: bool = False) -> Any:  # noqa: ANN401
-        """Return each request's pages and the positions of its tokens."""
+        """Return where tokens are written, and each request's pages and place in the step."""
         context = meta.context.tolist()
         starts = meta.host_query_start.tolist()
         tables = meta.page_table.long()
@@ -51,8 +50,8 @@ class ReferenceAttention(AttentionBackend):
         for index, before in enumerate(context):
             count = starts[index + 1] - starts[index]
             pages = tables[index : index + 1, : -(-(before + count) // page)]
-            requests.append((starts[index], before, count, pages))
-        return requests
+            requests.append((starts[index], before, count, self.pages.reads(pages)))
+        return self.pages.writes(meta), requests
 
     def forward(
         self,
@@ -66,9 +65,11 @@ class ReferenceAttention(AttentionBackend):
         lse: torch.Tensor | None = None,
     ) -> None:
         """See `AttentionBackend.forward`."""
-        write_pages(self.kv_quant, kv, meta, k, v, ORDER)
-        for start, before, count, pages in meta.plan:
-            keys, values = read_sequences(self.kv_quant, kv, pages, torch.float32)
+        writes, requests = meta.plan
+        if k is not None and v is not None:
+            self.pages.write(kv, writes, k, v)
+        for start, before, count, reads in requests:
+            keys, values = self.pages.read(kv, reads, torch.float32)
             for place in range(count):
                 last = before + place + 1
                 first = max(0, last - layer.window) if layer.window else 0

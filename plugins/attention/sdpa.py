@@ -8,14 +8,14 @@ torch has a flash kernel but nothing that reads page tables.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 from camshaft.contracts.attention import AttentionBackend
 
-from .pages import read_sequences, write_pages
+from .pages import ORDER, pages_of
 
 if TYPE_CHECKING:
     from camshaft.contracts.attention import AttentionLayer, AttentionMeta, AttentionSpec
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
     from .components import SdpaSettings
 
-ORDER = "heads_first"
-
 
 @dataclass(slots=True)
 class Decode:
@@ -33,13 +31,13 @@ class Decode:
 
     Attributes:
         count: How many.
-        pages: int64 [count, n].
+        reads: Where their pages are.
         mask: [count, 1, 1, n * P] added to scores: 0 where the key is seen, else minus infinity;
             None when all are seen.
     """
 
     count: int
-    pages: torch.Tensor
+    reads: Any
     mask: torch.Tensor | None
 
 
@@ -49,13 +47,13 @@ class Prefill:
 
     Attributes:
         tokens: Its place in the step.
-        pages: int64 [1, n].
+        reads: Where its pages are.
         keys: Keys to attend over, its own included.
         mask: [count, keys] as in `Decode`; None stands for causal with nothing before.
     """
 
     tokens: slice
-    pages: torch.Tensor
+    reads: Any
     keys: int
     mask: torch.Tensor | None
 
@@ -64,6 +62,7 @@ class Prefill:
 class SdpaPlan:
     """What all layers of a group share."""
 
+    writes: Any
     decode: Decode | None
     prefills: list[Prefill]
 
@@ -77,6 +76,7 @@ class SdpaAttention(AttentionBackend):
         self.settings = settings
         self.spec = spec
         self.kv_quant = kv_quant
+        self.pages = pages_of(kv_quant, spec.kv_heads, spec.page_tokens)
         self.dtype: torch.dtype = getattr(torch, spec.dtype)
 
     @staticmethod
@@ -110,7 +110,7 @@ class SdpaAttention(AttentionBackend):
             self._plan_prefill(starts[at], starts[at + 1], context[at], tables[at : at + 1])
             for at in range(single, len(context))
         ]
-        return SdpaPlan(decode, prefills)
+        return SdpaPlan(self.pages.writes(meta), decode, prefills)
 
     def _plan_decode(self, meta: AttentionMeta, tables: torch.Tensor) -> Decode:
         count, page = len(tables), self.spec.page_tokens
@@ -123,20 +123,21 @@ class SdpaAttention(AttentionBackend):
             seen &= place > last - self.spec.window
         mask = torch.zeros(seen.shape, dtype=self.dtype, device=tables.device)
         mask.masked_fill_(~seen, float("-inf"))
-        return Decode(count, pages, mask[:, None, None])
+        return Decode(count, self.pages.reads(pages), mask[:, None, None])
 
     def _plan_prefill(self, first: int, last: int, context: int, table: torch.Tensor) -> Prefill:
         keys = context + last - first
         pages = table[:, : -(-keys // self.spec.page_tokens)]
+        reads = self.pages.reads(pages)
         if not context and not self.spec.window:
-            return Prefill(slice(first, last), pages, keys, None)
+            return Prefill(slice(first, last), reads, keys, None)
         place = torch.arange(keys, device=table.device)
         query = torch.arange(context, keys, device=table.device)[:, None]
         seen = place <= query
         if self.spec.window:
             seen &= place > query - self.spec.window
         mask = torch.zeros(seen.shape, dtype=self.dtype, device=table.device)
-        return Prefill(slice(first, last), pages, keys, mask.masked_fill_(~seen, float("-inf")))
+        return Prefill(slice(first, last), reads, keys, mask.masked_fill_(~seen, float("-inf")))
 
     def forward(
         self,
@@ -151,12 +152,13 @@ class SdpaAttention(AttentionBackend):
     ) -> None:
         """See `AttentionBackend.forward`. Does not return `lse`."""
         assert lse is None, "sdpa does not return the log of the sum"
-        write_pages(self.kv_quant, kv, meta, k, v, ORDER)
         plan: SdpaPlan = meta.plan
+        if k is not None and v is not None:
+            self.pages.write(kv, plan.writes, k, v)
         grouped = layer.heads != layer.kv_heads
         if plan.decode is not None:
             one = plan.decode
-            keys, values = read_sequences(self.kv_quant, kv, one.pages, q.dtype)
+            keys, values = self.pages.read(kv, one.reads, q.dtype)
             # query heads of a group stand as rows over the same keys: read once, no repetition
             rows = q[: one.count].view(one.count, layer.kv_heads, -1, layer.head_dim)
             result = scaled_dot_product_attention(
@@ -180,7 +182,7 @@ class SdpaAttention(AttentionBackend):
             keys = k[part.tokens].transpose(0, 1).unsqueeze(0)
             values = v[part.tokens].transpose(0, 1).unsqueeze(0)
         else:
-            keys, values = read_sequences(self.kv_quant, kv, part.pages, q.dtype)
+            keys, values = self.pages.read(kv, part.reads, q.dtype)
             keys, values = keys[:, :, : part.keys], values[:, :, : part.keys]
         result = scaled_dot_product_attention(
             q.transpose(0, 1).unsqueeze(0),
