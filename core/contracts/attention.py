@@ -151,8 +151,8 @@ class AttentionMeta:
 
     Attributes:
         decode_requests: Leading requests with a single query token.
-        query_start: int32 [B + 1].
-        context: int32 [B] exact tokens in pages before this step.
+        query_start: int64 [B + 1].
+        context: int64 [B] exact tokens in pages before this step.
         positions: int64 [T] of each token in its sequence.
         request: int64 [T] which request each token is of.
         page_table: int32 [B, pages] padded with the null page.

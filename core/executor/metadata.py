@@ -10,8 +10,12 @@ import torch
 
 from ..contracts.attention import AttentionBackend, AttentionMeta
 from ..step import FROM_DEVICE, FROM_DRAFTS, Step
+from .rows import HostRows, LogitRows
+from .upload import Upload
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from .groups import GroupMemory
     from .state import DeviceState
 
@@ -35,6 +39,7 @@ class StepTensors:
         lengths: int64 [B] tokens of each request in the step.
         positions: int64 [T].
         groups: Slices of each KV group.
+        rows: Rows with logits, or None when the step only fills pages.
     """
 
     slots: torch.Tensor
@@ -42,6 +47,7 @@ class StepTensors:
     lengths: torch.Tensor
     positions: torch.Tensor
     groups: list[list[Slice]]
+    rows: LogitRows | None
 
 
 def step_tensors(step: Step, state: DeviceState, groups: list[GroupMemory]) -> StepTensors:
@@ -49,56 +55,98 @@ def step_tensors(step: Step, state: DeviceState, groups: list[GroupMemory]) -> S
     host_lengths = np.diff(step.starts)
     host_request = np.repeat(np.arange(len(step.slots), dtype=np.int32), host_lengths)
     host_offset = np.arange(len(host_request), dtype=np.int32) - step.starts[host_request]
-    slots = state.to_device(step.slots)
-    request = state.to_device(host_request)
-    offset = state.to_device(host_offset)
+    host_rows = HostRows.of(step)
+    upload = Upload()
+    parts = (step.slots, host_lengths, host_request, host_offset, step.tokens, step.starts)
+    for values in parts:
+        upload.add(values)
+    if host_rows is not None:
+        host_rows.add_to(upload)
+    upload.send(state.device)
+    slots, lengths, request, offset, tokens, starts = map(upload.tensor, range(len(parts)))
     context = state.lengths[slots]
     positions = context[request] + offset
-    tensors = StepTensors(
-        slots=slots,
-        tokens=_resolve_tokens(step, state, slots, request, offset),
-        lengths=state.to_device(host_lengths),
+    per_request = AttentionMeta(
+        decode_requests=step.decode_requests,
+        query_start=starts,
+        context=context,
         positions=positions,
-        groups=[],
+        request=request,
+        page_table=state.tables[0],
+        write_page=positions,
+        write_offset=positions,
+        host_query_start=step.starts,
+        host_context=step.context,
     )
-    starts = torch.from_numpy(step.starts).to(state.device)
-    for index, group in enumerate(groups):
-        longest = int((step.context + host_lengths).max())
-        pages = -(-longest // group.page_tokens)
-        table = state.tables[index][:, :pages][slots]
-        page = positions // group.page_tokens
-        meta = AttentionMeta(
-            decode_requests=step.decode_requests,
-            query_start=starts,
-            context=context.to(torch.int32),
-            positions=positions,
-            request=request,
-            page_table=table,
-            write_page=table[request, page].long(),
-            write_offset=positions - page * group.page_tokens,
-            host_query_start=step.starts,
-            host_context=step.context,
-        )
-        tensors.groups.append(_slices(group, meta))
-    return tensors
+    longest = int((step.context + host_lengths).max())
+    return StepTensors(
+        slots=slots,
+        tokens=_resolve_tokens(step, state, slots[request], tokens, offset, lengths[request]),
+        lengths=lengths,
+        positions=positions,
+        groups=[
+            _slices(group, _of_group(per_request, state.tables[index], slots, group, longest))
+            for index, group in enumerate(groups)
+        ],
+        rows=None if host_rows is None else host_rows.on_device(upload, step, state),
+    )
+
+
+def _of_group(
+    meta: AttentionMeta,
+    table: torch.Tensor,
+    slots: torch.Tensor,
+    group: GroupMemory,
+    longest: int,
+) -> AttentionMeta:
+    """Fill in what depends on a group: its pages, and where tokens are written."""
+    pages = -(-longest // group.page_tokens)
+    own = table[:, :pages][slots]
+    page = meta.positions // group.page_tokens
+    return AttentionMeta(
+        decode_requests=meta.decode_requests,
+        query_start=meta.query_start,
+        context=meta.context,
+        positions=meta.positions,
+        request=meta.request,
+        page_table=own,
+        write_page=own[meta.request, page].long(),
+        write_offset=meta.positions - page * group.page_tokens,
+        host_query_start=meta.host_query_start,
+        host_context=meta.host_context,
+    )
 
 
 def _resolve_tokens(
     step: Step,
     state: DeviceState,
-    slots: torch.Tensor,
-    request: torch.Tensor,
+    slot: torch.Tensor,
+    tokens: torch.Tensor,
     offset: torch.Tensor,
+    length: torch.Tensor,
 ) -> torch.Tensor:
-    tokens = state.to_device(step.tokens)
-    if (step.tokens == FROM_DEVICE).any():
-        tokens = torch.where(tokens == FROM_DEVICE, state.last_token[slots[request]], tokens)
-    if (step.tokens == FROM_DRAFTS).any():
-        first = state.to_device(np.diff(step.starts) - step.drafts)
-        place = (offset - first[request]).clamp(min=0, max=state.drafts.shape[1] - 1)
-        drafts = state.drafts[slots[request], place]
-        tokens = torch.where(tokens == FROM_DRAFTS, drafts, tokens)
+    """Put the ids that only the device knows in their places.
+
+    Args:
+        step: For the host's view of the tokens.
+        state: Has last tokens and drafts.
+        slot: int64 [T] of each token's request.
+        tokens: int64 [T] as the step has them.
+        offset: int64 [T] place of each token in its request.
+        length: int64 [T] tokens of its request in the step.
+    """
+    if _holds(step.tokens, FROM_DEVICE):
+        tokens = torch.where(tokens == FROM_DEVICE, state.last_token[slot], tokens)
+    if _holds(step.tokens, FROM_DRAFTS):
+        host_drafts = np.repeat(step.drafts, np.diff(step.starts))
+        first = length - state.to_device(host_drafts)
+        place = (offset - first).clamp(min=0, max=state.drafts.shape[1] - 1)
+        tokens = torch.where(tokens == FROM_DRAFTS, state.drafts[slot, place], tokens)
     return tokens
+
+
+def _holds(tokens: NDArray[np.int32], what: int) -> bool:
+    return bool((tokens == what).any())
 
 
 def _slices(group: GroupMemory, meta: AttentionMeta) -> list[Slice]:

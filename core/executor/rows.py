@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
     from ..step import Step
     from .state import DeviceState
+    from .upload import Upload
+
+    Int32 = NDArray[np.int32]
 
 
 @dataclass(slots=True)
@@ -29,41 +32,74 @@ class LogitRows:
     """
 
     tokens: torch.Tensor
-    requests: NDArray[np.int32]
+    requests: Int32
     context: RowContext
 
 
-def logit_rows(step: Step, state: DeviceState) -> LogitRows | None:
-    """Return the rows that sample, or None when the step only fills pages."""
-    counts = np.where(step.rows == Rows.DRAFTS, 1 + step.drafts, step.rows == Rows.LAST)
-    counts = counts.astype(np.int32)
-    requests = np.flatnonzero(counts).astype(np.int32)
-    if not len(requests):
-        return None
-    per_request = counts[requests]
-    start = np.zeros(len(requests) + 1, dtype=np.int32)
-    np.cumsum(per_request, out=start[1:])
-    row_request = np.repeat(np.arange(len(requests), dtype=np.int32), per_request)
-    offsets = np.arange(start[-1], dtype=np.int32) - start[row_request]
-    ends = step.starts[1:][requests]
-    tokens = (ends - per_request)[row_request] + offsets
-    host_slots = step.slots[requests]
-    slots = state.to_device(host_slots)
-    context = RowContext(
-        slots=slots,
-        row_start=state.to_device(start),
-        row_request=state.to_device(row_request),
-        offsets=state.to_device(offsets),
-        drafts=_drafts(step, state, requests, slots),
-        host_slots=host_slots,
-        host_rows=start,
-    )
-    return LogitRows(state.to_device(tokens), requests, context)
+@dataclass(slots=True)
+class HostRows:
+    """The same on the host, before they are sent. S requests, Q rows.
+
+    Attributes:
+        requests: [S] index into the step.
+        slots: [S].
+        start: [S + 1] where a request's rows begin.
+        row_request: [Q].
+        offsets: [Q] place of a row among its request's rows.
+        tokens: [Q].
+        first: Number of the first array in the upload.
+    """
+
+    requests: Int32
+    slots: Int32
+    start: Int32
+    row_request: Int32
+    offsets: Int32
+    tokens: Int32
+    first: int = 0
+
+    @classmethod
+    def of(cls, step: Step) -> HostRows | None:
+        """Return the rows of a step, or None if there are none."""
+        counts = (step.rows == Rows.LAST).astype(np.int32)
+        if step.drafts.any():
+            counts = np.where(step.rows == Rows.DRAFTS, 1 + step.drafts, counts)
+        requests = np.flatnonzero(counts).astype(np.int32)
+        if not len(requests):
+            return None
+        counts = counts[requests]
+        start = np.zeros(len(requests) + 1, dtype=np.int32)
+        np.cumsum(counts, out=start[1:])
+        row_request = np.repeat(np.arange(len(requests), dtype=np.int32), counts)
+        offsets = np.arange(start[-1], dtype=np.int32) - start[row_request]
+        first_token = step.starts[1:][requests] - counts
+        tokens = first_token[row_request] + offsets
+        return cls(requests, step.slots[requests], start, row_request, offsets, tokens)
+
+    def add_to(self, upload: Upload) -> None:
+        """Send these rows with the step."""
+        self.first = upload.add(self.slots)
+        for values in (self.start, self.row_request, self.offsets, self.tokens):
+            upload.add(values)
+
+    def on_device(self, upload: Upload, step: Step, state: DeviceState) -> LogitRows:
+        """Return the rows with the tensors that were sent."""
+        slots, start, row_request, offsets, tokens = (
+            upload.tensor(self.first + place) for place in range(5)
+        )
+        context = RowContext(
+            slots=slots,
+            row_start=start,
+            row_request=row_request,
+            offsets=offsets,
+            drafts=_drafts(step, state, self.requests, slots),
+            host_slots=self.slots,
+            host_rows=self.start,
+        )
+        return LogitRows(tokens, self.requests, context)
 
 
-def _drafts(
-    step: Step, state: DeviceState, requests: NDArray[np.int32], slots: torch.Tensor
-) -> torch.Tensor:
+def _drafts(step: Step, state: DeviceState, requests: Int32, slots: torch.Tensor) -> torch.Tensor:
     """Return the drafts that this step verifies: [S, most], padded with -1."""
     counts = step.drafts[requests]
     most = int(counts.max(initial=0))

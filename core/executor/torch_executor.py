@@ -13,7 +13,7 @@ from ..contracts.model import Handover
 from ..contracts.quant import StepContext
 from ..step import LogprobRows, Step, StepOutput
 from .metadata import Slice, StepTensors, step_tensors
-from .rows import LogitRows, logit_rows
+from .rows import LogitRows
 from .state import DeviceState
 
 if TYPE_CHECKING:
@@ -85,15 +85,15 @@ class TorchExecutor(Executor):
     def launch(self, step: Step) -> None:
         """See `Executor.launch`."""
         parts, state = self.parts, self.parts.state
-        self._move_pages(step)
+        if len(step.copies) or len(step.fresh):
+            self._move_pages(step)
         state.update(step)
         if len(step.admissions):
             parts.sampler.admit(step.admissions)
         tensors = step_tensors(step, state, parts.groups)
         handover, hidden = self._forward(tensors)
         state.lengths[tensors.slots] += tensors.lengths
-        rows = logit_rows(step, state)
-        logits = None
+        rows, logits = tensors.rows, None
         if rows is not None:
             residual = handover.residual
             picked = Handover(
