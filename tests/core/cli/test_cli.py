@@ -8,6 +8,7 @@ import pytest
 from camshaft.cli import main
 
 TOYS = Path(__file__).parents[1] / "recipe" / "toys.py"
+WORKING = Path(__file__).with_name("toy.yaml")
 RECIPE = f"""\
 model: m.gguf
 hardware: cpu
@@ -121,19 +122,30 @@ def test_check_prints_every_fault_on_stderr_and_fails(write, capsys) -> None:
     assert "Traceback" not in err
 
 
-def test_check_says_so_when_all_is_well(write, capsys) -> None:
-    path = write("r.yaml", RECIPE)
-    assert main(["check", str(path)]) == 0
-    assert capsys.readouterr() == (f"{path}: OK, 9 components\n", "")
+def test_check_says_so_when_all_is_well(monkeypatch, capsys) -> None:
+    monkeypatch.delenv("CAMSHAFT_DISABLE")
+    assert main(["check", str(WORKING)]) == 0
+    assert capsys.readouterr() == (f"{WORKING}: OK, 9 components\n", "")
 
 
-def test_check_can_show_each_value_with_its_origin(write, capsys) -> None:
-    path = write("r.yaml", RECIPE)
-    assert main(["check", str(path), "--show", "--set", "engine.depth=2"]) == 0
+def test_check_can_show_each_value_with_its_origin(monkeypatch, capsys) -> None:
+    monkeypatch.delenv("CAMSHAFT_DISABLE")
+    assert main(["check", str(WORKING), "--show", "--set", "engine.depth=2"]) == 0
     said = capsys.readouterr().out
     assert "engine.depth = 2  (--set engine.depth)\n" in said
-    assert f"cache.use = 'paged'  ({path}:4)\n" in said
-    assert "cache.page_tokens = 16  (default)\n" in said
+    assert f"cache.use = 'paged'  ({WORKING}:" in said
+    assert "cache.eviction.use = 'lru'  (default)\n" in said
+
+
+def test_check_finds_parts_that_do_not_fit_each_other_or_the_machine(monkeypatch, capsys) -> None:
+    monkeypatch.delenv("CAMSHAFT_DISABLE")
+    words = ["--set", "attention.use=sdpa", "--set", "model.dtype=float16"]
+    words += ["--set", "model.max_context=9999"]
+    assert main(["check", str(WORKING), "--set", "engine.deterministic=true", *words]) == 1
+    said = capsys.readouterr().err
+    assert "attention: 'sdpa' cannot serve layers 0 to 1: its results depend on the batch" in said
+    assert "model.dtype: cpu does not compute in float16" in said
+    assert "model.max_context: 9999 is more than the 512 that the model was made for" in said
 
 
 def test_check_loads_the_implementations(write, capsys) -> None:
@@ -188,9 +200,9 @@ def test_PLG_01_a_named_broken_plugin_stops_the_command_with_its_traceback(
     assert code.split(";")[-1].strip() in done.stderr
 
 
-def test_PLG_01_a_broken_plugin_that_is_not_named_is_one_warning(site, write) -> None:
+def test_PLG_01_a_broken_plugin_that_is_not_named_is_one_warning(site) -> None:
     site.install("acme-broken", "import sys; sys.exit(4)")
-    done = site.engine("check", str(write("r.yaml", RECIPE)), CAMSHAFT_DISABLE="camshaft")
+    done = site.engine("check", str(WORKING))
     assert done.returncode == 0
     assert done.stderr == (
         "engine: plugin 'main' of acme-broken 1.2 cannot be used: it raised SystemExit: 4. "

@@ -54,7 +54,7 @@ def test_everything_that_isolates_changes_every_digest() -> None:
     assert len(set(pages)) == 8
 
 
-def test_pfx_03_a_hundred_thousand_near_duplicates_do_not_collide() -> None:
+def test_PFX_03_a_hundred_thousand_near_duplicates_do_not_collide() -> None:
     chance = random.Random(3)
     digests: set[bytes] = set()
     prompts: set[tuple[int, ...]] = set()
