@@ -107,18 +107,18 @@ class TorchExecutor(Executor):
         groups, ratio = self.parts.groups, self.parts.state.ratio
         spread = np.arange(ratio)
         for index, group in enumerate(groups):
-            copies = step.copies[step.copies[:, 0] == index, 1:]
-            if len(copies):
-                source, target = (
-                    (copies[:, side, None] * ratio + spread).ravel() for side in (0, 1)
-                )
-                self.parts.hardware.copy_pages(group.all_fields(), source.tolist(), target.tolist())
             fresh = step.fresh[step.fresh[:, 0] == index, 1]
             if len(fresh):
                 pages = torch.from_numpy((fresh[:, None] * ratio + spread).ravel())
                 needs_zero = group.prefill.needs_zeroed_pages or group.decode.needs_zeroed_pages
                 value = 0.0 if needs_zero else float("nan")
                 group.fill(pages.long().to(self.parts.state.device), value)
+            copies = step.copies[step.copies[:, 0] == index, 1:]
+            if len(copies):  # after the fill: the page that a fork copies into is fresh as well
+                source, target = (
+                    (copies[:, side, None] * ratio + spread).ravel() for side in (0, 1)
+                )
+                self.parts.hardware.copy_pages(group.all_fields(), source.tolist(), target.tolist())
 
     def _forward(self, tensors: StepTensors) -> tuple[Handover, dict[int, torch.Tensor]]:
         model, speculator = self.parts.model, self.parts.speculator

@@ -54,7 +54,8 @@ class Batch:
         shares: In step order, once sorted.
         admitted: Requests that took a slot in this step.
         writes: Table writes, with the request they are for.
-        copies: Page copies.
+        copies: Page copies. Those of a dropped request stay: their targets are fenced, so nobody
+            reads them.
         fresh: Pages that changed hands, as (request, group, page).
         launched_s: When it was launched.
         sampled: Whether its sample launch happened.

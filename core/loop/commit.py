@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from ..contracts.cache import EMPTY_DELTA, NULL_PAGE, Delta, NoSpace, Wait
 from ..contracts.predictor import StepShape
+from ..contracts.scheduler import Rows
 from ..errors import CamshaftError
 from .batch import Batch, Share
 from .pack import resolve_rows
@@ -69,12 +70,21 @@ class Committer:
             seen.add(state.uid)
             total += item.tokens + item.drafts
             admitted += state.slot < 0
+        self._check_features(plan)
         if len(seen) < len(plan.items):
             self._broken("a request is planned twice")
         if total > self.limits.step_tokens:
             self._broken(f"{total} tokens are planned, the limit is {self.limits.step_tokens}")
         if admitted > self.slots.free:
             self._broken(f"{admitted} requests are admitted to {self.slots.free} free slots")
+
+    def _check_features(self, plan: Plan) -> None:
+        """Refuse what the contract has and this version does not run: nothing is ignored."""
+        beyond = {Rows.DRAFTS, Rows.ALL}
+        if any(item.drafts or item.rows in beyond for item in plan.items):
+            self._broken("drafts and rows beyond the last are not run by this version")
+        if plan.nano_batches or any(one.mode != "recompute" for one in plan.preempt):
+            self._broken("nano-batches and preemption by swap are not run by this version")
 
     def _broken(self, rule: str) -> NoReturn:
         raise PlanError(f"scheduler {type(self.scheduler).__name__}: {rule}.")

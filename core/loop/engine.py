@@ -143,6 +143,13 @@ class Engine:
             raise RequestError(
                 f"the prompt holds a token id outside 0 to {parts.vocab - 1}", param="prompt"
             )
+        params = request.params
+        named = (*params.logit_bias, *params.allowed_token_ids, *params.stop_token_ids)
+        for token in (*named, *(one for word in params.bad_words for one in word)):
+            if not 0 <= token < parts.vocab:
+                raise RequestError(
+                    f"token id {token} is outside 0 to {parts.vocab - 1}", param="sampling"
+                )
         if len(prompt) >= parts.room:
             raise RequestError(
                 f"the prompt has {len(prompt)} tokens, and this engine holds sequences of at most "

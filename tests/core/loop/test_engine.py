@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from camshaft.contracts.cache import NoSpace
@@ -112,6 +114,16 @@ def test_a_prompt_that_cannot_run_is_refused(prompt: list[int], code: str | None
     assert not engine.has_work
 
 
+@pytest.mark.parametrize(
+    "fields",
+    [{"logit_bias": {1000: 1.0}}, {"stop_token_ids": (-1,)}, {"bad_words": ((5, 1000),)}],
+)
+def test_a_parameter_with_an_id_outside_the_vocabulary_is_refused(fields: dict[str, Any]) -> None:
+    engine = model_free_engine(Simple)
+    with pytest.raises(RequestError, match="is outside 0 to 999"):
+        engine.submit(make_request("a", [5], **fields))
+
+
 def test_output_is_cut_at_the_longest_sequence() -> None:
     engine = model_free_engine(Simple, room=10)
     engine.submit(make_request("a", [5] * 7, max_tokens=100))
@@ -190,6 +202,22 @@ def test_a_plan_that_breaks_the_rules_names_the_scheduler() -> None:
     engine = model_free_engine(Greedy)
     engine.submit(make_request("a", [5] * 4))
     with pytest.raises(PlanError, match="Greedy: request 1 got 5 tokens, it has 4 pending"):
+        engine.step()
+
+
+class Drafting(Simple):
+    """Asks for drafts without a speculator."""
+
+    def plan(self, view: View) -> Plan:
+        plan = super().plan(view)
+        plan.items = [item._replace(drafts=2) for item in plan.items]
+        return plan
+
+
+def test_what_this_version_does_not_run_is_refused_not_ignored() -> None:
+    engine = model_free_engine(Drafting)
+    engine.submit(make_request("a", [5] * 4))
+    with pytest.raises(PlanError, match="drafts .* are not run"):
         engine.step()
 
 
