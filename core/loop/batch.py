@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from .state import RequestState
 
 
+_NONE = Rows.NONE
+
+
 class Share(NamedTuple):
     """One request's share of a committed step.
 
@@ -35,14 +38,7 @@ class Share(NamedTuple):
     @property
     def samples(self) -> bool:
         """Whether the step chooses tokens for it."""
-        return self.rows != Rows.NONE
-
-    @property
-    def logits_rows(self) -> int:
-        """Rows of logits."""
-        if self.rows is Rows.ALL:
-            return self.tokens
-        return {Rows.LAST: 1, Rows.DRAFTS: 1 + self.drafts}.get(self.rows, 0)
+        return self.rows is not _NONE
 
 
 @dataclass(slots=True)

@@ -9,7 +9,6 @@ from ..contracts.predictor import StepShape
 from ..contracts.scheduler import Rows
 from ..errors import CamshaftError
 from .batch import Batch, Share
-from .pack import resolve_rows
 from .queues import EngineView, SchedulerView
 from .state import RequestState, Status
 
@@ -18,6 +17,11 @@ if TYPE_CHECKING:
     from ..contracts.scheduler import Item, Plan, Scheduler, SchedulerLimits
     from .slots import Slots
     from .stats import Stats
+
+
+# members of an Enum are slow to look up, and these are asked for at every item
+_AUTO, _LAST, _NONE = Rows.AUTO, Rows.LAST, Rows.NONE
+_WAITING = Status.WAITING
 
 
 class PlanError(CamshaftError):
@@ -104,14 +108,15 @@ class Committer:
         return batch
 
     def _place(self, item: Item, batch: Batch) -> None:
-        state, planned, drafts, rows = item
+        state, tokens, drafts, rows = item
         assert isinstance(state, RequestState)
         if not state.ready:
             return  # preempted or refused by an earlier item of this plan
-        if state.status is Status.WAITING:
+        if state.status is _WAITING:
             delta = self._admit(state, item, batch)
-        elif state.computed + planned + drafts > state.granted:
-            delta = self._grow(state, state.computed + planned + drafts, batch)
+            tokens = min(tokens, state.pending)  # a prefix hit may have left fewer
+        elif state.computed + tokens + drafts > state.granted:
+            delta = self._grow(state, state.computed + tokens + drafts, batch)
         else:
             delta = EMPTY_DELTA
         if delta is None:
@@ -121,11 +126,10 @@ class Committer:
             batch.copies.extend(delta.copies)
             if self.wants_fresh:
                 batch.fresh.extend(self._fresh(state, delta))
-        tokens = min(planned, state.pending)  # a prefix hit may have left fewer
-        rows = resolve_rows(state, tokens, drafts, rows)
-        batch.shares.append(
-            Share(state, state.admission, state.computed, tokens + drafts, drafts, rows)
-        )
+        start = state.computed
+        if rows is _AUTO:  # logits once every known token is computed
+            rows = _LAST if start + tokens >= state.known else _NONE
+        batch.shares.append(Share(state, state.admission, start, tokens + drafts, drafts, rows))
 
     def _fresh(self, state: RequestState, delta: Delta) -> list[tuple[RequestState, int, int]]:
         """List the pages of a grant that were not adopted with a prefix."""
@@ -216,11 +220,11 @@ class Committer:
 
 
 def _shape(batch: Batch) -> StepShape:
-    shares = batch.shares
-    return StepShape(
-        requests=len(shares),
-        tokens=sum(share.tokens for share in shares),
-        decode_tokens=sum(1 for share in shares if share.tokens == 1),
-        context=sum(share.start + share.tokens for share in shares),
-        logits_rows=sum(share.logits_rows for share in shares),
-    )
+    tokens = decode_tokens = context = logits_rows = 0
+    for share in batch.shares:
+        count = share.tokens
+        tokens += count
+        decode_tokens += count == 1
+        context += share.start + count
+        logits_rows += share.rows is not _NONE
+    return StepShape(len(batch.shares), tokens, decode_tokens, context, logits_rows)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..contracts.scheduler import Rows
 from ..request import SamplingParams
 from ..step import FROM_DEVICE, FROM_DRAFTS, Admissions, Ragged, Step, float32, int32
 from .batch import Batch, Share
@@ -103,12 +102,3 @@ def _prompt(state: RequestState) -> list[int]:
 
 def _outputs(state: RequestState) -> list[int]:
     return state.tokens[state.prompt_tokens :] if state.request.params.needs_history else []
-
-
-def resolve_rows(state: RequestState, tokens: int, drafts: int, rows: Rows) -> Rows:
-    """Return what `AUTO` stands for: logits once every known token is computed."""
-    if rows is not Rows.AUTO:
-        return rows
-    if state.computed + tokens < state.known:
-        return Rows.NONE
-    return Rows.DRAFTS if drafts else Rows.LAST

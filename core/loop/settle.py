@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from .stats import Stats
 
 
+_FINISHED, _WAITING = Status.FINISHED, Status.WAITING
 NOT_FINITE = "the model produced logits that are not finite"
 
 
@@ -59,7 +60,8 @@ class Settler:
         for row, (share, tokens, count, finite) in enumerate(results):
             state = share.state
             state.in_flight -= 1
-            if state.status is Status.FINISHED:
+            status = state.status
+            if status is _FINISHED:
                 self.stats.wasted_tokens += count
                 continue
             if not finite:
@@ -70,7 +72,7 @@ class Settler:
                 self._give_back(share, count, batch.step)
             if count:
                 published.append(self._extend(state, tokens[:count], logprobs.get(row), now))
-            if state.status is Status.WAITING:
+            if status is _WAITING:
                 state.recount()
             else:
                 self._commit(state, share, batch.step)

@@ -19,6 +19,9 @@ class Status(Enum):
     FINISHED = "finished"
 
 
+_RUNNING, _WAITING = Status.RUNNING, Status.WAITING
+
+
 class RequestState:
     """A request in the engine; schedulers see it as a `RequestView`.
 
@@ -113,11 +116,11 @@ class RequestState:
         a request may have is never computed; a waiting one is ready once its old steps settled.
         """
         known = self.known if self.known < self.last_known else self.last_known
-        self.pending = known - self.computed
-        if self.status is Status.RUNNING:
-            self.ready = self.pending > 0
+        self.pending = pending = known - self.computed
+        if self.status is _RUNNING:
+            self.ready = pending > 0
         else:
-            self.ready = self.status is Status.WAITING and not self.in_flight
+            self.ready = self.status is _WAITING and not self.in_flight
 
     def preempted(self) -> None:
         """Return to waiting with nothing computed. Tokens in flight will still count."""

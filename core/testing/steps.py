@@ -10,7 +10,7 @@ import numpy as np
 from ..contracts.cache import PageCopy, TableWrite
 from ..contracts.scheduler import Rows
 from ..loop.batch import Batch, Share
-from ..loop.pack import pack_step, resolve_rows
+from ..loop.pack import pack_step
 from ..loop.state import RequestState, Status
 from .engines import make_request
 
@@ -109,7 +109,9 @@ class StepDriver:
         """
         batch, self._next = self._next, Batch(self._next.step + 1)
         for state, tokens in shares:
-            which = resolve_rows(state, tokens, 0, rows)
+            which = rows
+            if rows is Rows.AUTO:
+                which = Rows.LAST if state.computed + tokens >= state.known else Rows.NONE
             batch.shares.append(Share(state, 0, state.computed, tokens, 0, which))
         batch.order()
         self.order[batch.step] = [share.state for share in batch.shares]
