@@ -63,9 +63,10 @@ check: setup ## Format, lint, types and import contracts
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 
-fix: setup ## Format, and repair what the linter can
+fix: setup ## Format, repair what the linter can, and renew the tables in docs/
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
+	@$(BIN)/python -m docs.tables
 
 clean: ## Remove .venv, build and the caches
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis

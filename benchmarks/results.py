@@ -59,6 +59,7 @@ class Figure:
 def write(figures: list[Figure], name: str) -> Path:
     """Append figures to `results/NAME.jsonl` and print them."""
     path = RESULTS / f"{name}.jsonl"
+    path.parent.mkdir(exist_ok=True)
     with path.open("a") as file:
         for one in figures:
             file.write(one.line() + "\n")

@@ -26,7 +26,7 @@ def make(*words: str) -> subprocess.CompletedProcess[str]:
         ("test", ["python -m pytest"]),
         ("check", ["ruff format --check", "ruff check", "mypy", "lint-imports"]),
         ("quick", ["ruff check", "mypy", 'not slow and not real and not gpu"']),
-        ("fix", ["ruff format", "ruff check --fix"]),
+        ("fix", ["ruff format", "ruff check --fix", "python -m docs.tables"]),
         ("link", ["install --quiet --no-deps --no-build-isolation --editable ."]),
     ],
 )

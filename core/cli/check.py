@@ -23,7 +23,7 @@ with the line it stands on: unknown names and fields, parts that do not fit each
 this machine. No weights are read.
 
   engine check recipes/quickstart.yaml
-  engine check recipes/quickstart.yaml --set cache.use=radix --set cache.memory=4GiB
+  engine check recipes/quickstart.yaml --set cache.memory=1GiB --set model.max_context=2048
   engine check recipes/quickstart.yaml --show        (each value, and where it comes from)
 """
 

@@ -35,9 +35,13 @@ BUILT_IN = {
 DESCRIPTION = """\
 An LLM inference engine composed of plugins by a YAML recipe.
 
-  engine plugins                        what there is to compose
-  engine check recipes/quickstart.yaml  whether a recipe composes, with every fault and its line
-  engine check RECIPE --set scheduler.step_tokens=512
+  engine serve recipes/quickstart.yaml                 a server behind the OpenAI API
+  engine run recipes/quickstart.yaml --prompt "Hello"  one answer, without a server
+  engine check recipes/quickstart.yaml                 every fault of a recipe, with its line
+  engine check recipes/quickstart.yaml --set scheduler.step_tokens=128
+  engine plugins                                       what there is to compose
+
+A recipe is a YAML file that names the parts of an engine; --set changes a value of it for one call.
 """
 
 EPILOG = """\

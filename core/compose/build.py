@@ -14,11 +14,13 @@ from ..contracts.cache import CacheSpec, GroupSpec
 from ..contracts.model import ModelParts
 from ..contracts.sampling import SamplerSpec
 from ..contracts.scheduler import SchedulerLimits
+from ..executor.graphs import DecodeGraphs
 from ..executor.groups import allocate_group
 from ..executor.late import LateExecutor
 from ..executor.null import NullExecutor
 from ..executor.state import DeviceState
 from ..executor.torch_executor import TorchExecutor, TorchParts
+from ..facts import Capability
 from ..info import EngineInfo
 from ..loop.clock import Clock
 from ..loop.engine import Engine, EngineParts
@@ -141,7 +143,7 @@ def _torch_executor(drawing: Drawing, memory: MemoryPlan, model: Model, ops: Ops
         drafts=0,
         device=hardware.device,
     )
-    return TorchExecutor(
+    executor = TorchExecutor(
         TorchParts(
             model,
             groups,
@@ -152,6 +154,10 @@ def _torch_executor(drawing: Drawing, memory: MemoryPlan, model: Model, ops: Ops
             poison=recipe.engine.poison,
         )
     )
+    can_record = Capability.GRAPHS in drawing.facts.capabilities and DecodeGraphs.allowed(executor)
+    if recipe.engine.graphs and can_record:
+        executor.graphs = DecodeGraphs(executor, slots, memory.room)
+    return executor
 
 
 def _sampler(drawing: Drawing, vocab: int) -> Sampler:

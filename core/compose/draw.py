@@ -87,6 +87,7 @@ def _open(recipe: Recipe) -> Checkpoint:
 
 def _reserved(recipe: Recipe) -> Iterator[Fault]:
     for path, chosen in (
+        ("scheduler.predictor", recipe.scheduler.predictor),
         ("sampling.speculator", recipe.sampling.speculator),
         ("sampling.grammar", recipe.sampling.grammar),
     ):

@@ -26,7 +26,7 @@ class DeviceState:
     def __init__(
         self, slots: int, groups: int, max_pages: int, ratio: int, drafts: int, device: str
     ) -> None:
-        """Allocate.
+        """Allocate, with one more slot that stands for padding: its table holds null pages only.
 
         Args:
             slots: R.
@@ -38,6 +38,8 @@ class DeviceState:
         """
         self.device = device
         self.ratio = ratio
+        self.padding = slots
+        slots += 1
         self.lengths = torch.zeros(slots, dtype=torch.int64, device=device)
         self.last_token = torch.zeros(slots, dtype=torch.int64, device=device)
         self.drafts = torch.full((slots, drafts), -1, dtype=torch.int64, device=device)
@@ -48,7 +50,10 @@ class DeviceState:
 
     def to_device(self, values: NDArray[np.int32]) -> torch.Tensor:
         """Copy host integers to an int64 tensor."""
-        return torch.from_numpy(values.astype(np.int64)).to(self.device, non_blocking=True)
+        host = torch.from_numpy(values.astype(np.int64))
+        if self.device != "cpu":
+            host = host.pin_memory()  # or the copy would wait for the device
+        return host.to(self.device, non_blocking=True)
 
     def update(self, step: Step) -> None:
         """Apply admissions and table writes of a step."""
@@ -78,6 +83,5 @@ class DeviceState:
             rows = np.repeat(slot[here], self.ratio)
             columns = (column[here, None] * self.ratio + spread).reshape(-1)
             pages = (step.write_pages.values[here, None] * self.ratio + spread).reshape(-1)
-            table[self.to_device(rows), self.to_device(columns)] = torch.from_numpy(pages).to(
-                self.device, non_blocking=True
-            )
+            at = self.to_device(np.stack([rows, columns, pages]))
+            table[at[0], at[1]] = at[2].to(torch.int32)

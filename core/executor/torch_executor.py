@@ -12,9 +12,11 @@ from ..contracts.executor import Executor
 from ..contracts.model import Handover
 from ..contracts.quant import StepContext
 from ..step import LogprobRows, Step, StepOutput
+from .graphs import DecodeGraphs
 from .metadata import Slice, StepTensors, step_tensors
-from .rows import LogitRows
+from .rows import HostRows, LogitRows
 from .state import DeviceState
+from .upload import Upload
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -58,7 +60,6 @@ class _Flight:
     """A launched step: its logits, later its tokens on their way to the host."""
 
     requests: int
-    tensors: StepTensors
     rows: LogitRows | None
     logits: torch.Tensor | None
     hidden: dict[int, torch.Tensor]
@@ -76,6 +77,7 @@ class TorchExecutor(Executor):
             for group in parts.groups
             for backend in (group.prefill, group.decode)
         )
+        self.graphs: DecodeGraphs | None = None
         self._flights: dict[int, _Flight] = {}
         self._group_of = {
             layer: index for index, group in enumerate(parts.groups) for layer in group.fields
@@ -90,8 +92,11 @@ class TorchExecutor(Executor):
         state.update(step)
         if len(step.admissions):
             parts.sampler.admit(step.admissions)
+        if self.graphs is not None and self.graphs.fits(step):
+            self._flights[step.id] = self._decode(step, self.graphs)
+            return
         tensors = step_tensors(step, state, parts.groups)
-        handover, hidden = self._forward(tensors)
+        handover, hidden = self.forward(tensors)
         state.lengths[tensors.slots] += tensors.lengths
         rows, logits = tensors.rows, None
         if rows is not None:
@@ -101,7 +106,18 @@ class TorchExecutor(Executor):
             )
             context = StepContext(tokens=len(rows.tokens))
             logits = parts.model.logits(parts.model.norm(picked), context)
-        self._flights[step.id] = _Flight(len(step.slots), tensors, rows, logits, hidden, {})
+        self._flights[step.id] = _Flight(len(step.slots), rows, logits, hidden, {})
+
+    def _decode(self, step: Step, graphs: DecodeGraphs) -> _Flight:
+        """Replay a recorded decode step."""
+        host_rows = HostRows.of(step)
+        assert host_rows is not None
+        upload = Upload()
+        host_rows.add_to(upload)
+        upload.send(self.parts.state.device)
+        rows = host_rows.on_device(upload, step, self.parts.state)
+        logits = graphs.run(rows.context.slots)
+        return _Flight(len(step.slots), rows, logits, {}, {})
 
     def _move_pages(self, step: Step) -> None:
         groups, ratio = self.parts.groups, self.parts.state.ratio
@@ -120,7 +136,8 @@ class TorchExecutor(Executor):
                 )
                 self.parts.hardware.copy_pages(group.all_fields(), source.tolist(), target.tolist())
 
-    def _forward(self, tensors: StepTensors) -> tuple[Handover, dict[int, torch.Tensor]]:
+    def forward(self, tensors: StepTensors) -> tuple[Handover, dict[int, torch.Tensor]]:
+        """Run all layers; return the last hand-over and the hidden states that were asked for."""
         model, speculator = self.parts.model, self.parts.speculator
         wanted = speculator.hidden_layers if speculator is not None else ()
         context = StepContext(tokens=len(tensors.tokens))

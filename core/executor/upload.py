@@ -27,7 +27,10 @@ class Upload:
         """Copy everything."""
         joined = np.concatenate(self._arrays, dtype=np.int64, casting="safe")
         sizes = [len(values) for values in self._arrays]
-        self._tensors = torch.from_numpy(joined).to(device, non_blocking=True).split(sizes)
+        host = torch.from_numpy(joined)
+        if device != "cpu":
+            host = host.pin_memory()  # or the copy would wait for the device
+        self._tensors = host.to(device, non_blocking=True).split(sizes)
 
     def tensor(self, number: int) -> torch.Tensor:
         """Return an array on the device: int64."""

@@ -242,6 +242,7 @@ class Engine:
             state.computed = written = share.start + share.tokens
             if share.samples:
                 state.known += 1 + share.drafts
+                state.device_token = True
             state.recount()
             if written - state.committed >= page:
                 written = min(written, len(state.tokens))

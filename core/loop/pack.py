@@ -41,9 +41,12 @@ def pack_step(batch: Batch) -> Step:
 def _tokens(shares: list[Share]) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
     ids: list[int] = []
     for share in shares:
-        known, start = share.state.tokens, share.start
+        state, start = share.state, share.start
+        known = state.tokens
         end = start + share.tokens - share.drafts
-        if end > len(known):  # only the newest token can be unknown to the host
+        if state.device_token and end == state.known == start + 1:
+            ids.append(FROM_DEVICE)
+        elif end > len(known):  # only the newest token can be unknown to the host
             ids.extend(known[start:])
             ids.extend([FROM_DEVICE] * (end - max(start, len(known))))
         elif end == start + 1:

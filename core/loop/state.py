@@ -37,6 +37,7 @@ class RequestState:
         "cached_tokens",
         "committed",
         "computed",
+        "device_token",
         "finish",
         "first_token_s",
         "granted",
@@ -97,6 +98,7 @@ class RequestState:
         self.admission = 0
         self.preemptions = 0
         self.cached_tokens = -1
+        self.device_token = False  # whether the slot holds the newest token
         self.status = Status.WAITING
         self.finish: FinishReason | None = None
         self.first_token_s: float | None = None
@@ -128,4 +130,5 @@ class RequestState:
         self.preemptions += 1
         self.computed = self.committed = self.granted = 0
         self.slot = -1
+        self.device_token = False
         self.recount()

@@ -43,7 +43,7 @@ class Recipe:
     """A composed recipe. It mirrors the YAML: `recipe.cache.page_tokens`, `recipe.cache.use`.
 
     Attributes:
-        ops: Providers of fast operations, the first that supports a case wins.
+        ops: Providers of fast operations, the last that supports a case wins.
         observers: Who is told what happens.
         plugins: Unpackaged plugins that it loads.
         name: The file's path, or a word for recipes made in Python.

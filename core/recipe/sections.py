@@ -103,7 +103,8 @@ class CacheSection(Section):
     page_tokens: PositiveInt = 16
     """Tokens in a page."""
     memory: Bytes | Literal["auto"] = "auto"
-    """Memory for pages, such as `2GiB`; `auto` takes what the hardware backend reports free."""
+    """Memory for pages, such as `2GiB`; `auto` takes what `max_running` requests of full length
+    need, and at most half of what is free when the weights are loaded."""
     prefix: bool = True
     """Whether requests reuse the pages of a common beginning."""
     eviction: Annotated[Chosen, Uses("eviction", default="lru")]
@@ -178,6 +179,8 @@ class EngineSection(Section):
     """Steps that may be in flight beyond the newest."""
     deterministic: bool = False
     """Results for a request do not depend on what else is in the batch; slower."""
+    graphs: bool = True
+    """Record decode steps in graphs, where the device and the attention can."""
     debug: bool = False
     """Assert the engine's invariants at every step; slow."""
     poison: bool = False

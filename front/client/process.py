@@ -93,8 +93,10 @@ class Voice:
 def main() -> int:
     """Run the engine process and return its exit code."""
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="engine: %(message)s")
-    # Ctrl-C reaches the whole group; the parent decides what becomes of running requests.
+    # Ctrl-C, and the SIGTERM of a service manager, reach every process; the parent decides what
+    # becomes of running requests.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     boot = msgspec.json.decode(sys.stdin.buffer.readline(), type=Boot)
     sys.path[:] = boot.search_path
     threading.Thread(target=_follow_parent, args=(boot.folder,), daemon=True).start()
@@ -131,7 +133,7 @@ def _serve(context: zmq.Context[zmq.Socket[bytes]], boot: Boot, voice: Voice) ->
 
     commands = context.socket(zmq.PULL)
     commands.set_hwm(0)
-    commands.connect(f"ipc://{boot.folder}/commands")
+    commands.bind(f"ipc://{boot.folder}/commands")
     try:
         engine, info = _builder(boot)(boot.argument, lambda text: publish(Progress(text)))
     except Exception as error:  # noqa: BLE001 - the client hears of it, whatever it is

@@ -161,13 +161,13 @@ def _sockets(
     context: zmq.Context[zmq.Socket[bytes]], folder: Path
 ) -> tuple[zmq.Socket[bytes], zmq.Socket[bytes]]:
     """Return the client's ends. Nothing is dropped and nothing blocks: the queues are unbounded."""
-    ends = []
-    for name, kind in (("commands", zmq.PUSH), ("replies", zmq.PULL)):
-        end = context.socket(kind)
+    commands, replies = context.socket(zmq.PUSH), context.socket(zmq.PULL)
+    for end in (commands, replies):
         end.set_hwm(0)
-        end.bind(f"ipc://{folder}/{name}")
-        ends.append(end)
-    return ends[0], ends[1]
+    # Whoever sends connects: a socket that binds has no queue, and blocks, while nobody is there.
+    commands.connect(f"ipc://{folder}/commands")
+    replies.bind(f"ipc://{folder}/replies")
+    return commands, replies
 
 
 def _spawn(boot: Boot) -> tuple[subprocess.Popen[bytes], int]:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from pydantic import Field, PositiveInt
+
 from camshaft.component import Component, Settings
+from camshaft.facts import Capability
 from camshaft.hooks import hookimpl
 
 
@@ -12,6 +15,15 @@ class ReferenceSettings(Settings):
 
 class SdpaSettings(Settings):
     """Settings of `sdpa`: none."""
+
+
+class TritonSettings(Settings):
+    """Settings of `triton`."""
+
+    splits: PositiveInt = Field(default=128, le=128)
+    """Most pieces that the keys of a request are cut into while it decodes; 1 cuts nothing."""
+    split_tokens: PositiveInt = Field(default=8, le=16)
+    """Requests with up to so many query tokens, such as drafts, are cut as well."""
 
 
 @hookimpl
@@ -31,5 +43,13 @@ def camshaft_components() -> list[Component]:
             implementation="camshaft.plugins.attention.sdpa:SdpaAttention",
             settings=SdpaSettings,
             summary="torch's scaled dot product attention over gathered pages",
+        ),
+        Component(
+            kind="attention",
+            name="triton",
+            implementation="camshaft.plugins.attention.triton:TritonAttention",
+            settings=TritonSettings,
+            summary="paged kernels for accelerators: split decode, tiled prefill",
+            needs=frozenset({Capability.TRITON}),
         ),
     ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import PositiveInt
+from pydantic import Field, NonNegativeInt, PositiveInt
 
 from camshaft.component import Component, Settings
 from camshaft.hooks import hookimpl
@@ -17,6 +17,15 @@ class CpuSettings(Settings):
     """Threads for the model; `auto` takes the cores that this process may use."""
 
 
+class CudaSettings(Settings):
+    """Settings of `cuda` and `rocm`."""
+
+    index: NonNegativeInt = 0
+    """Which device, as torch counts them."""
+    headroom: float = Field(default=0.05, ge=0, lt=1)
+    """Share of the device's memory that is left alone, for activations and graphs."""
+
+
 @hookimpl
 def camshaft_components() -> list[Component]:
     """Describe what this folder provides."""
@@ -27,5 +36,19 @@ def camshaft_components() -> list[Component]:
             implementation="camshaft.plugins.hardware.cpu:CpuBackend",
             settings=CpuSettings,
             summary="this machine's processor, through torch",
-        )
+        ),
+        Component(
+            kind="hardware",
+            name="cuda",
+            implementation="camshaft.plugins.hardware.cuda:CudaBackend",
+            settings=CudaSettings,
+            summary="an NVIDIA accelerator, through torch",
+        ),
+        Component(
+            kind="hardware",
+            name="rocm",
+            implementation="camshaft.plugins.hardware.rocm:RocmBackend",
+            settings=CudaSettings,
+            summary="an AMD accelerator, through torch; not yet run on one",
+        ),
     ]

@@ -12,12 +12,19 @@ from camshaft.compose import compose
 from camshaft.contracts.command import Command
 
 from .measure import measure
-from .workloads import WORKLOADS, jobs
+from .workloads import WORKLOADS, find_workload, jobs
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
 
     from camshaft import Registry, Settings
+
+
+_COUNTS = (
+    ("repeats", 1, "measured runs (1)"),
+    ("warmup", 1, "runs before that (1)"),
+    ("seed", 0, "of the requests (0)"),
+)
 
 
 class Bench(Command):
@@ -30,7 +37,9 @@ ignored, the prefix cache starts cold, and the same loop, scheduler and stop che
 
   engine bench recipes/quickstart.yaml --workload cpu-single
   engine bench recipes/quickstart.yaml --workload cpu-batch32 --repeats 5 --json
-"""
+
+workloads:
+""" + "".join(f"  {name:15} {one.summary}\n" for name, one in WORKLOADS.items())
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -38,15 +47,14 @@ ignored, the prefix cache starts cold, and the same loop, scheduler and stop che
     def add_arguments(self, parser: ArgumentParser) -> None:
         """See `Command.add_arguments`."""
         add_recipe_arguments(parser)
-        listed = "; ".join(f"{name}: {one.summary}" for name, one in WORKLOADS.items())
-        parser.add_argument("--workload", required=True, metavar="NAME", help=listed)
-        parser.add_argument("--repeats", type=int, default=1, help="measured runs (1)")
-        parser.add_argument("--warmup", type=int, default=1, help="runs before that (1)")
-        parser.add_argument("--seed", type=int, default=0, help="of the requests (0)")
+        parser.add_argument("--workload", required=True, metavar="NAME", help="one of those above")
+        for name, default, text in _COUNTS:
+            parser.add_argument(f"--{name}", type=int, default=default, metavar="N", help=text)
         parser.add_argument("--json", action="store_true", help="print one JSON object")
 
     def run(self, args: Namespace, registry: Registry) -> int:
         """Measure and print."""
+        find_workload(args.workload)  # a slip is told before weights are loaded
         recipe = recipe_from_arguments(args, registry)
         composed = compose(recipe, progress=lambda text: print(text, file=sys.stderr))
         try:

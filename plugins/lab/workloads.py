@@ -92,10 +92,12 @@ def jobs(name: str, vocab: int, seed: int = 0) -> list[Job]:
     Raises:
         CamshaftError: Nothing is called `name`.
     """
-    found = WORKLOADS.get(name)
-    if found is None:
-        known = ", ".join(WORKLOADS)
-        raise CamshaftError(
-            f"no workload is called '{name}'{did_you_mean(name, WORKLOADS)} known: {known}"
-        )
-    return found.make(random.Random(seed), vocab)
+    return find_workload(name).make(random.Random(seed), vocab)
+
+
+def find_workload(name: str) -> Workload:
+    """Return a workload by its name. Raises as `jobs`."""
+    if name not in WORKLOADS:
+        hint = did_you_mean(name, WORKLOADS) or ";"
+        raise CamshaftError(f"no workload is called '{name}'{hint} known: {', '.join(WORKLOADS)}.")
+    return WORKLOADS[name]

@@ -47,7 +47,7 @@ class Weights:
         """Return a norm's weight or a layer's sinks: [size] in `dtype`, activations' by default."""
         wanted = self._dtype if dtype is None else dtype
         if self._checkpoint.tensors is None:
-            values = torch.ones(size)
+            values = torch.ones(size, device=self._parts.device)
             if name.endswith("sinks.weight"):
                 values.normal_(0, _SINK_SPREAD, generator=self._generator(name))
         else:
@@ -130,4 +130,5 @@ class Weights:
     def _generator(self, name: str) -> torch.Generator:
         seed = f"{self._checkpoint.random_seed or 0}:{name}"
         digest = blake2b(seed.encode(), digest_size=8).digest()
-        return torch.Generator().manual_seed(int.from_bytes(digest, "little") >> 1)
+        device = self._parts.device  # drawing 8 billion numbers takes a host a minute
+        return torch.Generator(device).manual_seed(int.from_bytes(digest, "little") >> 1)

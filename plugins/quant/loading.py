@@ -61,10 +61,11 @@ class LoadedLinear(LinearMethod):
     def randomize(self, generator: torch.Generator, std: float) -> None:
         """See `LinearMethod.randomize`. Biases are drawn after the weights of all parts."""
         for part, count in enumerate(self.spec.parts):
-            weight = torch.empty(count, self.spec.inputs)
+            weight = torch.empty(count, self.spec.inputs, device=generator.device)
             self._take_random(part, weight.normal_(0, std, generator=generator))
         if self.bias is not None:
-            self.bias.copy_(torch.empty(len(self.bias)).normal_(0, std, generator=generator))
+            drawn = torch.empty(len(self.bias), device=generator.device)
+            self.bias.copy_(drawn.normal_(0, std, generator=generator))
         self._missing.clear()
 
     def finish(self) -> None:

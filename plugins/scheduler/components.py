@@ -13,9 +13,9 @@ from camshaft.hooks import hookimpl
 class ContinuousSettings(Settings):
     """Settings of `continuous`."""
 
-    chunk_tokens: PositiveInt | Literal["off"] | None = None
-    """Most prompt tokens of one request in a step; without it the step's budget is the limit, and
-    `off` starts a prompt only when the rest of the budget holds all of it."""
+    chunk_tokens: PositiveInt | Literal["budget", "off"] = "budget"
+    """Most prompt tokens of one request in a step. `budget` is what decodes leave of the step; `off`
+    starts a prompt only when that holds all of it, unless it is larger than a whole step."""
 
 
 @hookimpl

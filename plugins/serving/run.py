@@ -53,7 +53,9 @@ Answer one prompt in this process and print the text as it comes, then the token
         parser.add_argument(
             "--chat", action="store_true", help="the prompt is a message; use the chat template"
         )
-        parser.add_argument("--max-tokens", type=int, default=64, metavar="N", help="default: 64")
+        parser.add_argument(
+            "--max-tokens", type=int, default=64, metavar="N", help="at most so many (64)"
+        )
         for name, (kind, default, text) in _NUMBERS.items():
             option = f"--{name.replace('_', '-')}"
             parser.add_argument(option, type=kind, default=default, metavar="X", help=text)

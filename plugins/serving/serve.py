@@ -33,7 +33,8 @@ class Serve(Command):
 
     description: ClassVar[str] = """\
 Serve a recipe behind the OpenAI API: /v1/completions, /v1/chat/completions, /v1/models; also
-/health, /metrics and /info. The engine runs in a process of its own.
+/health, /metrics and /info. The engine runs in a process of its own. Lines tell how far the start
+is; the last is a `curl` that gets an answer.
 
   engine serve recipes/quickstart.yaml
   engine serve recipes/quickstart.yaml --port 0 --set scheduler.max_running=8

@@ -23,7 +23,7 @@ def long_prompts() -> dict[str, list[int]]:
 
 def run_in_chunks(budget: int | str, *, company: bool) -> dict[str, RequestOutput]:
     step_tokens = budget if isinstance(budget, int) else 2048
-    chunk = "off" if budget == "off" else None
+    chunk = "off" if budget == "off" else "budget"
     engine = compose_toy(
         LONG,
         {

@@ -137,6 +137,16 @@ def test_closing_during_the_start_does_not_wait_for_it() -> None:
     assert gone(client.process_id)
 
 
+def test_closing_does_not_wait_for_an_engine_that_has_just_died(client: RemoteClient) -> None:
+    os.kill(client.process_id, signal.SIGKILL)
+    while not gone(client.process_id):
+        time.sleep(0.01)
+    time.sleep(0.05)  # its socket is gone as well, and nobody here has taken note yet
+    began = time.monotonic()
+    client.close()
+    assert time.monotonic() - began < 2
+
+
 def test_an_engine_does_not_outlive_a_parent_that_was_killed(tmp_path: Path) -> None:
     program = (
         "import time\n"

@@ -147,6 +147,7 @@ def test_SRV_03_running_answers_finish_after_a_signal(start) -> None:
     served.ready()
     with served.stream(60) as lines:
         next(lines)
+        served.engine().terminate()  # as service managers do, who tell every process
         served.process.send_signal(signal.SIGTERM)
         time.sleep(0.3)
         with pytest.raises(httpx.ConnectError):

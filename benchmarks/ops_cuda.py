@@ -1,0 +1,176 @@
+"""Fused operations on a GPU: time of a call inside a graph, and the bandwidth that it reaches.
+
+Run: python -m benchmarks.ops_cuda --out ops.jsonl
+
+Arguments rotate among sets that together exceed the second-level cache, and a graph holds one call
+on each set, so that neither launches nor warm inputs are in the figures. Bytes are those that any
+version must move: inputs once, results once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import statistics
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+
+from camshaft.contracts.attention import AttentionLayer
+from camshaft.ops import OpsTable
+from camshaft.plugins.ops.components import TritonOpsSettings
+from camshaft.plugins.ops.triton import TritonOps
+from camshaft.testing.ops import rope
+
+from .results import Figure, commit, new_run
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+TOKENS = (1, 64, 256, 4096)
+COLD_BYTES = 256 * 2**20
+REPEATS = 9
+
+
+class Shape(NamedTuple):
+    """Of a model: hidden width C, feed-forward width I, heads H, kv heads G, whether heads norm."""
+
+    C: int
+    I: int
+    H: int
+    G: int
+    norms: bool
+
+
+SHAPES = {
+    "qwen3-0.6b": Shape(1024, 3072, 16, 8, True),
+    "llama-8b": Shape(4096, 14336, 32, 8, False),
+}
+HEAD_DIM = 128
+
+
+class Case(NamedTuple):
+    """One operation on one shape: how to draw arguments, and the bytes of a call."""
+
+    name: str
+    draw: Callable[[], tuple[Any, ...]]
+    moved: int
+
+
+def rows(*shape: int) -> torch.Tensor:
+    """Return random activations."""
+    return torch.randn(*shape, device="cuda", dtype=torch.bfloat16)
+
+
+def cases(shape: Shape, tokens: int) -> list[Case]:
+    """Return every operation on a model's shape; an activation has 2 bytes."""
+    C, I, H, G, norms = shape
+    weight = rows(HEAD_DIM) if norms else None
+    layer = AttentionLayer(
+        0, 0, H, G, HEAD_DIM, HEAD_DIM, 1.0,
+        rope=rope(HEAD_DIM, torch.device("cuda"), 32768), q_norm=weight, k_norm=weight,
+    )  # fmt: skip
+    heads = (H + 2 * G) * HEAD_DIM
+
+    def places() -> torch.Tensor:
+        return torch.randint(0, 32768, (tokens,), device="cuda")
+
+    return [
+        Case("rms_norm", lambda: (rows(tokens, C), rows(C), 1e-6), 2 * C * (2 * tokens + 1)),
+        Case(
+            "add_rms_norm",
+            lambda: (rows(tokens, C), rows(tokens, C), rows(C), 1e-6),
+            2 * C * (4 * tokens + 1),
+        ),
+        Case(
+            "rope_qk_norm",
+            lambda: (rows(tokens, heads), places(), layer),
+            tokens * (4 * heads + 4 * HEAD_DIM + 8),  # angles are float32, positions int64
+        ),
+        Case("silu_mul", lambda: (rows(tokens, 2 * I),), 6 * tokens * I),
+        Case("gelu_mul", lambda: (rows(tokens, 2 * I),), 6 * tokens * I),
+    ]
+
+
+def microseconds(function: Callable[..., object], case: Case) -> list[float]:
+    """Return the time of one call, from several replays of a graph of calls on cold arguments."""
+    calls = max(8, min(64, COLD_BYTES // case.moved + 1))
+    sets = [case.draw() for _ in range(calls)]
+    kept = [function(*one) for one in sets]
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        kept = [function(*one) for one in sets]
+    graph.replay()
+    times = []
+    for _ in range(REPEATS):
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        graph.replay()
+        end.record()
+        torch.cuda.synchronize()
+        times.append(start.elapsed_time(end) * 1e3 / calls)
+    del kept
+    return times
+
+
+def engines() -> dict[str, dict[str, Callable[..., object]]]:
+    """Return the versions to compare: plain references, ours, ours launched early."""
+    found: dict[str, dict[str, Callable[..., object]]] = {"references": vars(OpsTable())}
+    for label, early in (("triton", False), ("triton, early_launch", True)):
+        if early and torch.cuda.get_device_capability() < (9, 0):
+            continue
+        offered = TritonOps(TritonOpsSettings(early_launch=early)).implementations()
+        found[label] = {one.name: one.function for one in offered}
+    return found
+
+
+def main() -> None:
+    """Measure every operation, shape and number of tokens."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, required=True, help="JSON lines are appended here")
+    parser.add_argument("--tokens", type=int, nargs="+", default=list(TOKENS))
+    parser.add_argument("--tb-s", type=float, default=4.15, help="what the card's memory reaches")
+    given = parser.parse_args()
+    common = {
+        "run_id": new_run("ops-cuda"),
+        "bench": "ops-cuda",
+        "engine": "camshaft",
+        "device": torch.cuda.get_device_name(),
+        "commit": commit() if shutil.which("git") else "unknown",
+    }
+    versions = engines()
+    with given.out.open("a") as file:
+        for model, shape in SHAPES.items():
+            for tokens in given.tokens:
+                for case in cases(shape, tokens):
+                    floor = case.moved / given.tb_s / 1e6
+                    for recipe, table in versions.items():
+                        times = microseconds(table[case.name], case)
+                        rates = [case.moved / one / 1e6 for one in times]
+                        work = f"{case.name}-{tokens}"
+                        print(
+                            f"{model:12} {work:20} {recipe:22} {statistics.median(times):9.2f} us"
+                            f"  floor {floor:8.2f} us  {statistics.median(rates):6.3f} TB/s",
+                            flush=True,
+                        )
+                        for metric, unit, values in (
+                            ("time", "us", times),
+                            ("rate", "TB/s", rates),
+                        ):
+                            figure = Figure(
+                                model=model,
+                                workload=work,
+                                recipe=f"ops: {recipe}",
+                                metric=metric,
+                                unit=unit,
+                                repeats=[round(value, 4) for value in values],
+                                **common,
+                            )
+                            file.write(figure.line() + "\n")
+                        file.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,175 @@
+"""An NVIDIA or AMD accelerator through torch, whose API is one for both."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from camshaft.contracts.hardware import Communicator, HardwareBackend, MemoryReport
+from camshaft.errors import DeviceError
+from camshaft.facts import Capability, DeviceFacts
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from contextlib import AbstractContextManager
+
+    from .components import CudaSettings
+
+_ALIGN = 64
+
+
+class CudaBackend(HardwareBackend):
+    """One device, chosen by index. Weights, pages and steps live on it; the host only launches."""
+
+    kind = "cuda"
+    capabilities = frozenset({Capability.CUDA, Capability.GRAPHS, Capability.STREAMS})
+
+    def __init__(self, settings: CudaSettings) -> None:
+        self.settings = settings
+        self.device = f"cuda:{settings.index}"
+        self._facts: DeviceFacts | None = None
+        self._side: torch.cuda.Stream | None = None
+
+    def facts(self) -> DeviceFacts:
+        """See `HardwareBackend.facts`.
+
+        Raises:
+            DeviceError: Torch sees no such device, or was built for another vendor.
+        """
+        if self._facts is None:
+            self._facts = self._probe()
+        return self._facts
+
+    def _probe(self) -> DeviceFacts:
+        built_for = "rocm" if torch.version.hip else "cuda"
+        count = torch.cuda.device_count()
+        if count <= self.settings.index:
+            raise DeviceError(
+                f"hardware '{self.kind}' wants device {self.settings.index}, and torch "
+                f"{torch.__version__} sees {count}; name another index, or say `hardware: cpu`"
+            )
+        if built_for != self.kind:
+            raise DeviceError(f"this torch is built for {built_for}; say `hardware: {built_for}`")
+        found = torch.cuda.get_device_properties(self.settings.index)
+        capabilities = set(self.capabilities)
+        if _has_triton():
+            capabilities.add(Capability.TRITON)
+        if self.has_fp8(found):
+            capabilities.add(Capability.FP8)
+        return DeviceFacts(
+            kind=self.kind,
+            name=found.name,
+            memory_bytes=found.total_memory,
+            dtypes=frozenset({"float32", "bfloat16", "float16"}),
+            capabilities=frozenset(capabilities),
+            architecture=self.architecture(found),
+        )
+
+    def architecture(self, found: Any) -> str:  # noqa: ANN401 - torch's own record
+        """Return the compute capability."""
+        return f"sm_{found.major}{found.minor}"
+
+    def has_fp8(self, found: Any) -> bool:  # noqa: ANN401
+        """Return whether matrix units take e4m3."""
+        return (found.major, found.minor) >= (8, 9)
+
+    def open(self) -> None:
+        """Make the device current and allow its own fast paths."""
+        self.facts()
+        torch.cuda.set_device(self.settings.index)
+        torch.cuda.init()
+
+    def close(self) -> None:
+        """Wait for what runs, and return cached memory."""
+        torch.cuda.synchronize(self.device)
+        torch.cuda.empty_cache()
+
+    def memory(self) -> MemoryReport:
+        """See `HardwareBackend.memory`. Memory that torch holds and does not use is free."""
+        free, total = torch.cuda.mem_get_info(self.settings.index)
+        cached = torch.cuda.memory_reserved(self.device) - torch.cuda.memory_allocated(self.device)
+        reserve = int(total * self.settings.headroom)
+        return MemoryReport(total, max(0, free + cached - reserve))
+
+    def allocate(self, size: int) -> torch.Tensor:
+        """See `HardwareBackend.allocate`."""
+        try:
+            region = torch.zeros(size, dtype=torch.uint8, device=self.device)
+        except torch.cuda.OutOfMemoryError:
+            free = self.memory().free
+            raise DeviceError(
+                f"{size / 2**20:.0f} MiB are asked for and {free / 2**20:.0f} MiB are free; "
+                "lower cache.memory"
+            ) from None
+        assert region.data_ptr() % _ALIGN == 0
+        return region
+
+    def copy_pages(
+        self, fields: Sequence[torch.Tensor], source: Sequence[int], target: Sequence[int]
+    ) -> None:
+        """See `HardwareBackend.copy_pages`."""
+        if not source:
+            return
+        from_, to = torch.tensor([source, target], dtype=torch.int64).to(self.device)
+        for tensor in fields:
+            tensor[to] = tensor[from_]
+
+    def event(self) -> CudaEvent:
+        """Return a new event."""
+        return CudaEvent()
+
+    def stream(self) -> AbstractContextManager[Any]:
+        """Return a context in which work goes to a second stream."""
+        if self._side is None:
+            self._side = torch.cuda.Stream(self.device)
+        context: AbstractContextManager[Any] = torch.cuda.stream(self._side)
+        return context
+
+    def to_host(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Start a copy into pinned memory."""
+        host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+        return host.copy_(tensor, non_blocking=True)
+
+    def capture(self, function: Callable[[], None]) -> Callable[[], None]:
+        """Warm a function up on a side stream, record it in a graph, and return the replay."""
+        side = torch.cuda.Stream(self.device)
+        side.wait_stream(torch.cuda.current_stream(self.device))
+        with torch.cuda.stream(side):
+            for _ in range(2):
+                function()
+        torch.cuda.current_stream(self.device).wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            function()
+        replay: Callable[[], None] = graph.replay
+        return replay
+
+    def communicator(self, rank: int, size: int) -> Communicator:
+        """See `HardwareBackend.communicator`."""
+        if size != 1:
+            raise DeviceError(f"{self.kind} runs on one rank in this version; {size} are asked for")
+        from .cpu import SingleRank
+
+        return SingleRank()
+
+
+class CudaEvent:
+    """An event of torch's, marked in the current stream."""
+
+    def __init__(self) -> None:
+        self._event = torch.cuda.Event()
+
+    def record(self) -> None:
+        """See `Event.record`."""
+        self._event.record()
+
+    def wait(self) -> None:
+        """See `Event.wait`."""
+        self._event.synchronize()
+
+
+def _has_triton() -> bool:
+    from importlib.util import find_spec
+
+    return find_spec("triton") is not None

@@ -1,0 +1,1 @@
+"""Fused operations: faster versions of what `camshaft.ops` defines."""

@@ -1,0 +1,1 @@
+"""Triton kernels of the operations, each with the function that launches it."""

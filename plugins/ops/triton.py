@@ -1,0 +1,59 @@
+"""Norms, rotary positions and gated activations as Triton kernels, one launch each.
+
+Every kernel computes in float32 and rounds where the references round, so that a sum of halves
+decides the same near-ties here and there. Nothing is read by the host and every result is a fresh
+tensor: the operations can be recorded in a graph, and a replay reads what its arguments hold then.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from camshaft.contracts.ops import OpImplementation, OpsProvider
+from camshaft.facts import Capability
+
+from .kernels.activation import gelu_mul, silu_mul
+from .kernels.norm import add_rms_norm, rms_norm
+from .kernels.rope import rope_qk_norm
+
+if TYPE_CHECKING:
+    from camshaft.facts import DeviceFacts
+
+    from .components import TritonOpsSettings
+
+DTYPES = ("float32", "bfloat16", "float16")
+
+
+class TritonOps(OpsProvider):
+    """See `OpsProvider`. Offers all five operations."""
+
+    def __init__(self, settings: TritonOpsSettings) -> None:
+        self.settings = settings
+
+    def implementations(self) -> list[OpImplementation]:
+        """See `OpsProvider.implementations`."""
+        supports = partial(_faults, early=self.settings.early_launch)
+        offered = (rms_norm, add_rms_norm, rope_qk_norm, silu_mul, gelu_mul)
+        return [
+            OpImplementation(one.__name__, partial(one, early=self.settings.early_launch), supports)
+            for one in offered
+        ]
+
+
+def _faults(facts: DeviceFacts, dtype: str, *, early: bool) -> list[str]:
+    """Return why these kernels cannot serve such a device and dtype."""
+    faults = []
+    if Capability.TRITON not in facts.capabilities:
+        faults.append(f"{facts.name or facts.kind} does not run Triton kernels")
+    if dtype not in DTYPES:
+        faults.append(f"{dtype} is not among {', '.join(DTYPES)}")
+    if early and not _orders_launches(facts):
+        faults.append("early_launch needs an NVIDIA device of sm_90 or later")
+    return faults
+
+
+def _orders_launches(facts: DeviceFacts) -> bool:
+    """Whether the device has programmatic dependent launch."""
+    number = facts.architecture.removeprefix("sm_")
+    return facts.kind == "cuda" and number.isdigit() and int(number) >= 90
