@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING
 import torch
 from torch.nn import functional
 
-from .errors import PluginError
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
@@ -43,25 +41,12 @@ class OpsTable:
 
 
 def compose_ops(providers: Iterable[OpsProvider], facts: DeviceFacts, dtype: str) -> Ops:
-    """Return the table with each provider's supported versions, a later provider winning.
-
-    Raises:
-        PluginError: A provider supports nothing here, so that naming it has no effect.
-    """
+    """Return the table with each provider's supported versions, a later provider winning."""
     table = OpsTable()
     for provider in providers:
-        refused: list[str] = []
-        offered = provider.implementations()
-        for one in offered:
-            reasons = one.supports(facts, dtype)
-            refused += reasons
-            if not reasons:
+        for one in provider.implementations():
+            if not one.supports(facts, dtype):
                 table.replace(one.name, one.function)
-        if offered and len(refused) >= len(offered):
-            raise PluginError(
-                f"ops: {type(provider).__name__} supports nothing on {facts.name} in {dtype}: "
-                f"{'; '.join(dict.fromkeys(refused))}"
-            )
     return table
 
 

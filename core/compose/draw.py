@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from ..contracts.hardware import HardwareBackend
     from ..contracts.kv_quant import KVQuant
     from ..contracts.model import GroupPlan, ModelFamily
+    from ..contracts.ops import OpsProvider
     from ..contracts.quant import Quantizer
     from ..facts import DeviceFacts
     from ..recipe import Recipe
@@ -62,6 +63,7 @@ def draw(recipe: Recipe) -> Drawing:
     facts = hardware.facts()
     faults = list(_reserved(recipe))
     faults += _capabilities(recipe, facts)
+    faults += _ops_faults(recipe, facts)
     family = _family(recipe, checkpoint, faults)
     quantizer: Quantizer = recipe.quant.use.build()
     faults += _quant_faults(recipe, checkpoint, quantizer, facts)
@@ -111,6 +113,20 @@ def _capabilities(recipe: Recipe, facts: DeviceFacts) -> Iterator[Fault]:
             recipe.origin("model.dtype"),
             f"model.dtype: {facts.kind} does not compute in {dtype}; it does in {known}",
         )
+
+
+def _ops_faults(recipe: Recipe, facts: DeviceFacts) -> Iterator[Fault]:
+    """A provider of which nothing fits would have no effect."""
+    for index, chosen in enumerate(recipe.ops):
+        provider: OpsProvider = chosen.build()
+        against = [one.supports(facts, recipe.model.dtype) for one in provider.implementations()]
+        if all(against):
+            reasons = "; ".join(dict.fromkeys(reason for one in against for reason in one))
+            yield Fault(
+                recipe.origin(f"ops.{index}"),
+                f"ops: nothing of '{chosen.name}' runs on {facts.name} in {recipe.model.dtype}: "
+                f"{reasons}",
+            )
 
 
 def _family(recipe: Recipe, checkpoint: Checkpoint, faults: list[Fault]) -> ModelFamily | None:

@@ -1,1 +1,1 @@
-"""Hardware backends and fused operations: the device and its executor."""
+"""Hardware backends: the device, its memory, streams and graphs."""

@@ -14,8 +14,8 @@ class ContinuousSettings(Settings):
     """Settings of `continuous`."""
 
     chunk_tokens: PositiveInt | Literal["budget", "off"] = "budget"
-    """Most prompt tokens of one request in a step. `budget` is what decodes leave of the step; `off`
-    starts a prompt only when that holds all of it, unless it is larger than a whole step."""
+    """Most prompt tokens of one request in a step. `budget` is what decodes leave of the step;
+    `off` starts a prompt only when that holds all of it, unless it is larger than a step."""
 
 
 @hookimpl

@@ -19,7 +19,8 @@ BLOCK = 1024
 @triton.jit
 def _gated(
     gate_up, out, row_stride,
-    I: tl.constexpr, BLOCKS: tl.constexpr, BLOCK: tl.constexpr, GELU: tl.constexpr, EARLY: tl.constexpr,
+    I: tl.constexpr, BLOCKS: tl.constexpr, BLOCK: tl.constexpr,
+    GELU: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """Write activate(gate) * up of gate_up [T, 2 * I], a block of a row."""
     program = tl.program_id(0)

@@ -67,6 +67,7 @@ def _turn(
     in_half = (number < count) & (half < R // 2)
     rest = R + tl.arange(0, REST)[None, :]
     in_rest = (number < count) & (rest < D)
+    c, s = 1.0, 0.0
     if R > 0:  # two loads in a row: begun first, they are over when the norm is
         at = tl.load(position)
         # outside the tables there is no angle: NaN shows it, reading on would hide it

@@ -229,6 +229,6 @@ def test_a_replayed_graph_computes_with_what_its_arguments_hold_then(early: bool
     x.copy_(torch.randn(5, 512))
     positions.copy_(torch.tensor([9, 100, 0, 511, 7]))
     wanted = chain(vars(OpsTable()), x, positions.clone())
-    for _ in range(20):
+    for _ in range(20):  # a launch that runs ahead of its arguments fails seldom
         graph.replay()
-        assert_near(results, wanted)
+        torch.testing.assert_close(results, wanted, rtol=1e-4, atol=1e-4)  # errors add up
