@@ -55,7 +55,7 @@ test: setup ## Run the tests (ARGS="tests/core -k name")
 	@$(BIN)/python -m pytest $(ARGS)
 
 quick: check ## Lint, types and the toy tests, in at most 90 s
-	@$(BIN)/python -m pytest -q -m "not slow and not real and not gpu" $(ARGS)
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto -m "not slow and not real and not gpu" $(ARGS)
 
 check: setup ## Format, lint, types and import contracts
 	@$(BIN)/ruff format --check .

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from contextlib import aclosing
+from dataclasses import replace
 
 import pytest
 
@@ -82,6 +83,7 @@ async def test_joined_deltas_are_the_whole_answers(client: LocalClient) -> None:
 async def test_a_stop_string_ends_its_choice_alone_and_frees_the_engine(
     client: LocalClient, engine: ScriptedEngine
 ) -> None:
+    engine.traits = replace(engine.traits, step_s=0.05)  # word of the stop takes its time
     run = generation(client, "echoone.two", "echo123456", max_tokens=8, stop=(".",))
     choices = await run.choices()
     assert (choices[0].text, choices[0].finish) == ("one", "stop")
