@@ -4,5 +4,6 @@ from __future__ import annotations
 
 from .build import Composed, compose
 from .draw import Drawing, draw
+from .garbage import spare_the_collector
 
-__all__ = ["Composed", "Drawing", "compose", "draw"]
+__all__ = ["Composed", "Drawing", "compose", "draw", "spare_the_collector"]

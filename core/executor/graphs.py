@@ -32,9 +32,10 @@ def padded_sizes(most: int) -> list[int]:
 
 @dataclass(slots=True)
 class _Recording:
-    """A graph and the buffers that it reads and writes."""
+    """A graph and the buffers that it reads and writes: it knows their addresses only."""
 
     slots: torch.Tensor
+    metas: list[AttentionMeta]
     logits: torch.Tensor
     replay: Callable[[], None]
 
@@ -95,13 +96,13 @@ class DecodeGraphs:
         state = self.executor.parts.state
         slots = torch.full((size,), state.padding, dtype=torch.int64, device=state.device)
         produced: list[torch.Tensor] = []
-        held = self._plans(size, slots)
+        metas = self._plans(size, slots)
 
         def step() -> None:
-            produced[:] = [self._step(slots, held)]
+            produced[:] = [self._step(slots, metas)]
 
         replay = self.executor.parts.hardware.capture(step)
-        return _Recording(slots, produced[0], replay)
+        return _Recording(slots, metas, produced[0], replay)
 
     def _plans(self, size: int, slots: torch.Tensor) -> list[AttentionMeta]:
         """Let attention choose its splits for the largest step of this size."""

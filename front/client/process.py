@@ -8,7 +8,6 @@ the parent is gone, however it went, and this process follows at once.
 
 from __future__ import annotations
 
-import gc
 import logging
 import os
 import shutil
@@ -113,13 +112,6 @@ def main() -> int:
     return _STOPPED if died is None else _DIED
 
 
-def _settle_memory() -> None:
-    """Spare the loop from collecting what never dies: a step's own objects hold no cycles."""
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(20_000, 50, 100)  # host time of a step at 1,024 requests: 7.0 to 5.2 ms
-
-
 def _serve(context: zmq.Context[zmq.Socket[bytes]], boot: Boot, voice: Voice) -> Dead | None:
     """Build and run; return how the engine died, if it did."""
     fates: list[Dead] = []
@@ -139,7 +131,9 @@ def _serve(context: zmq.Context[zmq.Socket[bytes]], boot: Boot, voice: Voice) ->
     except Exception as error:  # noqa: BLE001 - the client hears of it, whatever it is
         publish(dead(error, "the engine could not be built"))
     else:
-        _settle_memory()
+        from camshaft.compose import spare_the_collector  # loads torch: not before the build
+
+        spare_the_collector()
         publish(Ready(info))
         EngineLoop(engine, SocketInbox(commands), publish).run()
     commands.close(linger=0)

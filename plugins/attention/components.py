@@ -24,6 +24,8 @@ class TritonSettings(Settings):
     """Most pieces that the keys of a request are cut into while it decodes; 1 cuts nothing."""
     split_tokens: PositiveInt = Field(default=8, le=16)
     """Requests with up to so many query tokens, such as drafts, are cut as well."""
+    fuse_prepare: bool = True
+    """Norm, rotate and store in one kernel, in place of the chosen ops and a copy."""
 
 
 @hookimpl

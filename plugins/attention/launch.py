@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-RESIDENT = 2  # decode programs that one multiprocessor holds at a time, by shared memory
+RESIDENT = 3  # decode programs that one multiprocessor holds at a time, by its registers
 MOST_SPLITS = 128  # what the merge kernel takes in one load
 
 
@@ -43,7 +43,9 @@ def prefill_blocks(itemsize: int, head_dim: int, group: int) -> Blocks:
     """
     least = power_of_two(group)
     if itemsize == 4:  # no matrix unit computes exact float32: small tiles, or registers spill
-        return Blocks(max(32, least), 32, 4, 2)
+        if head_dim > 128:
+            return Blocks(max(16, least), 16, 8, 2)
+        return Blocks(max(32, least), 32, 8 if head_dim > 64 else 4, 2)
     if head_dim > 128:
         return Blocks(max(128, least), 64, 8, 2)
     return Blocks(max(128, least), 64, 8, 3)
@@ -57,7 +59,10 @@ def decode_blocks(itemsize: int, head_dim: int, rows: int) -> Blocks:
         head_dim: D.
         rows: Query tokens times query heads of a kv head.
     """
-    keys = 64 if itemsize * head_dim <= 256 else 32
+    # three stages: page numbers, then keys and values of the next tile, then the tile at work
+    keys = 64
+    if itemsize * head_dim > 256:
+        keys = 16 if itemsize == 4 else 32
     return Blocks(max(16, power_of_two(rows)), keys, 4, 3)
 
 

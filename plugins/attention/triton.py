@@ -17,6 +17,7 @@ from camshaft.facts import Capability
 
 from .kernels.decode import decode_kernel, merge_kernel
 from .kernels.prefill import prefill_kernel
+from .kernels.prepare import prepare_kernel
 from .kernels.write import write_kernel
 from .launch import (
     decode_blocks,
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 LOG2_E = 1.4426950408889634
 MOST_ROWS = 128  # query heads of a kv head, times query tokens in the split kernel
 WRITE_ELEMENTS = 2048  # of one program of the write kernel
+PREPARE_ELEMENTS = 1024  # of one program of the prepare kernel
 
 
 @dataclass(slots=True)
@@ -234,6 +236,34 @@ class TritonAttention(AttentionBackend):
                 self._decode(layer, part, q, kv, out, lse)
             else:
                 self._prefill(layer, part, q, kv, out, lse)
+
+    def prepare(
+        self,
+        layer: AttentionLayer,
+        qkv: torch.Tensor,
+        kv: dict[str, torch.Tensor],
+        meta: AttentionMeta,
+    ) -> torch.Tensor | None:
+        """See `AttentionBackend.prepare`."""
+        rope = layer.rope
+        if not self.settings.fuse_prepare or not len(qkv):
+            return None
+        assert qkv.stride(1) == 1, "a row of the projection lies in one piece"
+        dim, kv_heads = layer.head_dim, layer.kv_heads
+        q = qkv.new_empty((len(qkv), layer.heads, dim))
+        heads = min(power_of_two(kv_heads), max(1, PREPARE_ELEMENTS // dim))
+        q_blocks, kv_blocks = -(-layer.heads // heads), -(-kv_heads // heads)
+        prepare_kernel[(len(qkv), q_blocks + 2 * kv_blocks)](
+            qkv, meta.positions, meta.write_page, meta.write_offset,
+            None if rope is None else rope.cos, None if rope is None else rope.sin,
+            layer.q_norm, layer.k_norm, q, kv["k"], kv["v"],
+            qkv.stride(0), 0 if rope is None else len(rope.cos), layer.norm_eps,
+            Q_HEADS=layer.heads, KV_HEADS=kv_heads, HEADS=heads,
+            Q_BLOCKS=q_blocks, KV_BLOCKS=kv_blocks,
+            ROTATED=0 if rope is None else 2 * rope.cos.shape[1],
+            PAGE=self.spec.page_tokens, DIM=dim, num_warps=4,
+        )  # fmt: skip
+        return q
 
     def _write(
         self, k: torch.Tensor, v: torch.Tensor, kv: dict[str, torch.Tensor], meta: AttentionMeta

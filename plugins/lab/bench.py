@@ -8,7 +8,7 @@ import sys
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from camshaft import add_recipe_arguments, recipe_from_arguments
-from camshaft.compose import compose
+from camshaft.compose import compose, spare_the_collector
 from camshaft.contracts.command import Command
 
 from .measure import measure
@@ -57,6 +57,7 @@ workloads:
         find_workload(args.workload)  # a slip is told before weights are loaded
         recipe = recipe_from_arguments(args, registry)
         composed = compose(recipe, progress=lambda text: print(text, file=sys.stderr))
+        spare_the_collector()
         try:
             work = jobs(args.workload, composed.info.vocab, args.seed)
             for _ in range(args.warmup):

@@ -10,7 +10,7 @@ import pytest
 
 from camshaft.request import RequestOutput
 from camshaft.testing.engines import make_request, run_to_end
-from camshaft.testing.toy import LLAMA, compose_toy, pool
+from camshaft.testing.toy import LLAMA, pool
 
 pytestmark = pytest.mark.gpu
 
@@ -70,7 +70,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
     return folder_with_weights(tmp_path_factory.mktemp("weights"))
 
 
-def answers(folder: str, changes: dict[str, Any]) -> tuple[dict[str, RequestOutput], Any]:
+def compose_folder(folder: str, changes: dict[str, Any]) -> Any:
     from camshaft.compose import compose
     from camshaft.recipe import parse_recipe
     from camshaft.registry import Registry
@@ -80,7 +80,11 @@ def answers(folder: str, changes: dict[str, Any]) -> tuple[dict[str, RequestOutp
     mapping["model"] = {"source": folder, "dtype": "float32"}
     if changes.get("hardware", {}).get("use") == "cuda":
         mapping["hardware"] = {"use": "cuda"}
-    engine = compose(parse_recipe(mapping, Registry.discover())).engine
+    return compose(parse_recipe(mapping, Registry.discover())).engine
+
+
+def answers(folder: str, changes: dict[str, Any]) -> tuple[dict[str, RequestOutput], Any]:
+    engine = compose_folder(folder, changes)
     for number, prompt in enumerate(prompts()):
         engine.submit(make_request(f"p{number}", prompt, 24, ignore_eos=True, logprobs=2))
     return run_to_end(engine), engine
@@ -125,8 +129,8 @@ def test_answers_survive_preemption_and_prefix_hits(
     assert engine.stats.preemptions["no_space"] > 0
 
 
-def test_a_seeded_batch_gives_the_same_tokens_again() -> None:
-    engine = compose_toy(MODEL, cuda_recipe()).engine
+def test_a_seeded_batch_gives_the_same_tokens_again(folder: str) -> None:
+    engine = compose_folder(folder, cuda_recipe())
     runs = []
     for _ in range(2):
         engine.reset_cache()

@@ -113,16 +113,18 @@ def decode_kernel(
             best, total, shrink = with_sink(best, total, sink)
             acc = acc * shrink[:, None]
         out_at = out + place[:, None] * out_token + head[:, None] * out_head + dims[None, :]
-        result = acc / total[:, None]
+        # rows past the last token may have seen nothing: they are not stored
+        result = acc / tl.where(total > 0, total, 1.0)[:, None]
         tl.store(out_at, result.to(out.dtype.element_ty), mask=alive[:, None])
         if HAS_LSE:
             tl.store(lse + place * lse_token + head, log_sum(best, total), mask=alive)
     else:
         used = rows < QUERIES * GROUP
         slot = ((request * KV_HEADS + kv_head) * splits + split) * (QUERIES * GROUP) + rows
+        total = tl.where(total > 0, total, 1.0)  # without keys `best` alone says so
         tl.store(sums + slot, best + tl.log2(total), mask=used)
         if low < high:
-            result = acc / tl.where(total > 0, total, 1.0)[:, None]
+            result = acc / total[:, None]
             slot_at = partial + slot.to(tl.int64)[:, None] * DIM + dims[None, :]
             tl.store(slot_at, result, mask=used[:, None])
 

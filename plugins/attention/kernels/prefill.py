@@ -105,7 +105,10 @@ def prefill_kernel(
             PAGE,
             DIM,
         )
-    for at in range(full, end, KEYS):
+    # Without a window few tiles remain. Were this loop pipelined as well, ptxas would serialise the
+    # matrix instructions of both (C7515, triton 3.6).
+    stages: tl.constexpr = None if WINDOW > 0 else 1
+    for at in tl.range(full, end, KEYS, num_stages=stages):
         keys = at + tl.arange(0, KEYS)
         best, total, acc = attend_tile(
             queries,
@@ -135,7 +138,8 @@ def prefill_kernel(
         best, total, shrink = with_sink(best, total, sink)
         acc = acc * shrink[:, None]
     out_at = out + place[:, None] * out_token + head[:, None] * out_head + dims[None, :]
-    result = acc / total[:, None]
+    # rows past the last token may have seen nothing: they are not stored
+    result = acc / tl.where(total > 0, total, 1.0)[:, None]
     tl.store(out_at, result.to(out.dtype.element_ty), mask=alive[:, None])
     if HAS_LSE:
         tl.store(lse + place * lse_token + head, log_sum(best, total), mask=alive)

@@ -41,8 +41,8 @@ def attend_tile(
 ):
     """Take one tile of keys into a running softmax (Milakov and Gimelshein, arXiv 1805.02867)."""
     dims = tl.arange(0, DIM)
+    stored = (keys >= first) & (keys < end)
     if MASKED:
-        stored = (keys >= first) & (keys < end)
         page = tl.load(table + keys // PAGE, mask=stored, other=0)
     else:
         page = tl.load(table + keys // PAGE)
@@ -90,4 +90,4 @@ def with_sink(best, total, sink):
 @triton.jit
 def log_sum(best, total):
     """Return the natural log of the sum of exponentials."""
-    return (best + tl.log2(total)) * 0.6931471805599453
+    return (best + tl.log2(tl.where(total > 0, total, 1.0))) * 0.6931471805599453

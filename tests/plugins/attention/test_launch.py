@@ -10,15 +10,15 @@ def test_a_full_device_needs_no_splits() -> None:
 
 
 def test_a_lone_request_fills_the_device() -> None:
-    assert split_count(pairs=8, tiles=256, processors=132, most=128) == 32
+    assert split_count(pairs=8, tiles=256, processors=132, most=128) == 48
 
 
 def test_a_short_request_is_not_cut_below_a_tile() -> None:
     assert split_count(pairs=8, tiles=3, processors=132, most=128) == 3
 
 
-def test_half_a_wave_is_cut_in_two() -> None:
-    assert split_count(pairs=128, tiles=16, processors=132, most=128) == 2
+def test_a_third_of_a_wave_is_cut_in_three() -> None:
+    assert split_count(pairs=128, tiles=16, processors=132, most=128) == 3
 
 
 def test_the_setting_bounds_the_splits() -> None:
