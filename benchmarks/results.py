@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import os
 import platform
 import shlex
 import statistics
@@ -74,7 +75,12 @@ def new_run(bench: str) -> str:
 
 
 def commit() -> str:
-    """Return the commit that is measured, with `+` when files differ from it."""
+    """Return the commit that is measured, with `+` when files differ from it.
+
+    Where only the files were copied, `CAMSHAFT_COMMIT` names it.
+    """
+    if named := os.environ.get("CAMSHAFT_COMMIT"):
+        return named
     here = Path(__file__).parent
 
     def git(*words: str) -> str:
