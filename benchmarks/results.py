@@ -49,7 +49,7 @@ class Figure:
     commit: str = field(default_factory=lambda: commit())
     date: str = field(default_factory=lambda: datetime.datetime.now(datetime.UTC).isoformat())
     versions: dict[str, str] = field(default_factory=lambda: versions())
-    command: str = field(default_factory=lambda: shlex.join(["python", *sys.argv]))
+    command: str = field(default_factory=lambda: command())
 
     def line(self) -> str:
         """Return the figure as a line of JSON."""
@@ -72,6 +72,12 @@ def write(figures: list[Figure], name: str) -> Path:
 def new_run(bench: str) -> str:
     """Return an id for a run."""
     return f"{bench}-{datetime.datetime.now(datetime.UTC):%Y%m%dT%H%M%S}"
+
+
+def command() -> str:
+    """Return the command that was run, by the module's name and not by where it lies."""
+    module = f"benchmarks.{Path(sys.argv[0]).stem}"
+    return shlex.join(["python", "-m", module, *sys.argv[1:]])
 
 
 def commit() -> str:
