@@ -75,6 +75,7 @@ class Scene:
         earlier = [(0, before) for before, _ in self.sequences]
         if any(before for _, before in earlier):
             keep = [index for index, (_, before) in enumerate(earlier) if before]
+            keep.sort(key=lambda index: earlier[index][1] != 1)  # decode-first, as in every step
             self._run([(index, 0, earlier[index][1]) for index in keep])
 
     def run(self) -> list[torch.Tensor]:
