@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 from typing import TYPE_CHECKING
 
 import torch
@@ -10,30 +11,22 @@ import torch
 if TYPE_CHECKING:
     from ..contracts.attention import AttentionBackend
     from ..contracts.hardware import HardwareBackend
-    from ..contracts.kv_quant import KVLayout
+    from ..contracts.kv_quant import KVField, KVLayout
+
+
+def _bytes(one: KVField, pages: int) -> int:
+    itemsize: int = getattr(torch, one.dtype).itemsize
+    return pages * prod(one.shape) * itemsize
 
 
 def field_bytes(layout: KVLayout, page_count: int) -> list[int]:
     """Return the bytes of each field for `page_count` pages, padded to 64."""
-    sizes = []
-    for one in layout.fields:
-        items = page_count
-        for extent in one.shape:
-            items *= extent
-        size = items * getattr(torch, one.dtype).itemsize
-        sizes.append(-(-size // 64) * 64)
-    return sizes
+    return [-(-_bytes(one, page_count) // 64) * 64 for one in layout.fields]
 
 
 def page_bytes(layout: KVLayout) -> int:
     """Return the bytes of one layer's page."""
-    total = 0
-    for one in layout.fields:
-        items = 1
-        for extent in one.shape:
-            items *= extent
-        total += items * getattr(torch, one.dtype).itemsize
-    return total
+    return sum(_bytes(one, 1) for one in layout.fields)
 
 
 @dataclass(slots=True)
@@ -89,10 +82,7 @@ def allocate_group(
         fields[layer] = {}
         for one, size in zip(layout.fields, sizes, strict=True):
             dtype: torch.dtype = getattr(torch, one.dtype)
-            items = kernel_pages
-            for extent in one.shape:
-                items *= extent
-            raw = region[at : at + items * dtype.itemsize]
+            raw = region[at : at + _bytes(one, kernel_pages)]
             fields[layer][one.name] = raw.view(dtype).view(kernel_pages, *one.shape)
             at += size
     return GroupMemory(prefill, decode, page_tokens, fields)

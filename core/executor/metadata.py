@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -72,7 +72,7 @@ def step_tensors(step: Step, state: DeviceState, groups: list[GroupMemory]) -> S
         context=context,
         positions=positions,
         request=request,
-        page_table=state.tables[0],
+        page_table=state.tables[0],  # this and the next two are each group's own
         write_page=positions,
         write_offset=positions,
         host_query_start=step.starts,
@@ -103,17 +103,11 @@ def _of_group(
     pages = -(-longest // group.page_tokens)
     own = table[:, :pages][slots]
     page = meta.positions // group.page_tokens
-    return AttentionMeta(
-        decode_requests=meta.decode_requests,
-        query_start=meta.query_start,
-        context=meta.context,
-        positions=meta.positions,
-        request=meta.request,
+    return replace(
+        meta,
         page_table=own,
         write_page=own[meta.request, page].long(),
         write_offset=meta.positions - page * group.page_tokens,
-        host_query_start=meta.host_query_start,
-        host_context=meta.host_context,
     )
 
 

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from .upload import to_device
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -50,10 +52,7 @@ class DeviceState:
 
     def to_device(self, values: NDArray[np.int32]) -> torch.Tensor:
         """Copy host integers to an int64 tensor."""
-        host = torch.from_numpy(values.astype(np.int64))
-        if self.device != "cpu":
-            host = host.pin_memory()  # or the copy would wait for the device
-        return host.to(self.device, non_blocking=True)
+        return to_device(values, self.device)
 
     def update(self, step: Step) -> None:
         """Apply admissions and table writes of a step."""

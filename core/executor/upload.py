@@ -11,6 +11,14 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
+def to_device(values: NDArray[np.integer], device: str) -> torch.Tensor:
+    """Copy host integers to an int64 tensor, without waiting for the device."""
+    host = torch.from_numpy(values.astype(np.int64, copy=False))
+    if device != "cpu":
+        host = host.pin_memory()  # or the copy would wait
+    return host.to(device, non_blocking=True)
+
+
 class Upload:
     """Collects host integers, sends them as one int64 tensor, and hands out its pieces."""
 
@@ -27,10 +35,7 @@ class Upload:
         """Copy everything."""
         joined = np.concatenate(self._arrays, dtype=np.int64, casting="safe")
         sizes = [len(values) for values in self._arrays]
-        host = torch.from_numpy(joined)
-        if device != "cpu":
-            host = host.pin_memory()  # or the copy would wait for the device
-        self._tensors = host.to(device, non_blocking=True).split(sizes)
+        self._tensors = to_device(joined, device).split(sizes)
 
     def tensor(self, number: int) -> torch.Tensor:
         """Return an array on the device: int64."""

@@ -245,19 +245,10 @@ class Engine:
                 state.device_token = True
             state.recount()
             if written - state.committed >= page:
-                written = min(written, len(state.tokens))
-                if written // page > state.committed // page:
-                    self._commit_pages(state, written, batch.step)
+                self.settler.declare(state, min(written, len(state.tokens)), batch.step)
         self.stats.steps += 1
         assert batch.shape is not None
         self.stats.step_tokens += batch.shape.tokens
-
-    def _commit_pages(self, state: RequestState, written: int, step: int) -> None:
-        delta = self.parts.cache.commit(state.uid, written, step)
-        state.committed = written - written % self.parts.page_tokens  # whole pages
-        self.settler.writes.extend(
-            PendingWrite(state, state.admission, one) for one in delta.writes
-        )
 
     def _launch_failed(self, batch: Batch, error: Exception) -> None:
         self.stats.failed_launches += 1

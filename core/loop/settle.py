@@ -123,10 +123,14 @@ class Settler:
         written = share.start + share.tokens
         if written - state.committed < self.page_tokens or share.admission != state.admission:
             return
-        written = min(written, len(state.tokens) - 1)
-        if written // self.page_tokens > state.committed // self.page_tokens:
+        self.declare(state, min(written, len(state.tokens) - 1), step)
+
+    def declare(self, state: RequestState, written: int, step: int) -> None:
+        """Tell the cache that `step` writes the first `written` tokens, if that fills a page."""
+        whole = written - written % self.page_tokens
+        if whole > state.committed:
             delta = self.cache.commit(state.uid, written, step)
-            state.committed = written - written % self.page_tokens  # whole pages
+            state.committed = whole
             self.writes.extend(PendingWrite(state, state.admission, one) for one in delta.writes)
 
 
