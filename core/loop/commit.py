@@ -9,7 +9,7 @@ from ..contracts.predictor import StepShape
 from ..contracts.scheduler import Rows
 from ..errors import CamshaftError
 from .batch import Batch, Share
-from .queues import EngineView, SchedulerView
+from .queues import EngineView
 from .state import RequestState, Status
 
 if TYPE_CHECKING:
@@ -152,7 +152,7 @@ class Committer:
             if not self._make_room(state, result, batch):
                 return None
         self.view.waiting.remove(state)
-        self.view.running[state.uid] = state
+        self.view.admitted[state.uid] = state
         self.view.forget(state)
         state.status = Status.RUNNING
         state.slot = self.slots.take()
@@ -186,7 +186,7 @@ class Committer:
         if isinstance(result, Wait):
             self.stats.waits += 1
             return False
-        victim = self.scheduler.victim(SchedulerView(self.view), state, result)
+        victim = self.scheduler.victim(self.view, state, result)
         if victim is None:
             return False
         assert isinstance(victim, RequestState)
@@ -200,7 +200,7 @@ class Committer:
         """Take slot and pages of a running request; it will be recomputed."""
         self.cache.free(state.uid, self.newest_step)
         self.slots.release(state.slot, self.newest_step)
-        del self.view.running[state.uid]
+        del self.view.admitted[state.uid]
         state.preempted()
         self.view.waiting.put_back(state)
         self.stats.preempted(cause)
@@ -210,7 +210,7 @@ class Committer:
         if state.status is Status.RUNNING:
             self.cache.free(state.uid, self.newest_step, forget=forget)
             self.slots.release(state.slot, self.newest_step)
-            del self.view.running[state.uid]
+            del self.view.admitted[state.uid]
         elif state.status is Status.WAITING:
             self.view.waiting.remove(state)
         self.view.forget(state)

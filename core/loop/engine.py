@@ -15,7 +15,7 @@ from .commit import Committer, PlanError
 from .invariants import check_invariants
 from .observers import Observers
 from .pack import pack_step
-from .queues import EngineView, SchedulerView
+from .queues import EngineView
 from .settle import PendingWrite, Settler
 from .slots import Slots
 from .state import RequestState, Status
@@ -192,7 +192,7 @@ class Engine:
         if not self.view.running and not self.view.waiting:
             return False
         self.view.steps_in_flight = len(self.flying)
-        plan = self.parts.scheduler.plan(SchedulerView(self.view))
+        plan = self.parts.scheduler.plan(self.view)
         self.committer.check(plan)
         for refusal in plan.refuse:
             state = refusal.request

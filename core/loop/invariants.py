@@ -36,7 +36,7 @@ def _pools(engine: Engine) -> list[str]:
 
 def _counts(engine: Engine) -> list[str]:
     broken = _steps(engine)
-    for state in engine.view.running.values():
+    for state in engine.view.running:
         if not 0 <= state.computed <= state.granted:
             broken.append(f"request {state.uid}: computed {state.computed} of {state.granted}")
         if state.computed > state.known:
@@ -60,7 +60,7 @@ def _steps(engine: Engine) -> list[str]:
 
 
 def _slots(engine: Engine) -> list[str]:
-    taken = [state.slot for state in engine.view.running.values()]
+    taken = [state.slot for state in engine.view.running]
     if len(set(taken)) != len(taken) or len(taken) != engine.slots.in_use:
         return [f"slots {sorted(taken)} are taken, {engine.slots.in_use} are given out"]
     return []

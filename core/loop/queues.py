@@ -54,7 +54,11 @@ class Waiting:
 
 
 class EngineView:
-    """The `View` of the engine. Cheap to ask: nothing is copied."""
+    """The `View` that schedulers get. Cheap to ask: nothing is copied.
+
+    Attributes:
+        admitted: Requests with a slot, by uid, in order of admission.
+    """
 
     def __init__(
         self,
@@ -69,8 +73,13 @@ class EngineView:
         self._predictor = predictor
         self._cached: dict[int, tuple[int, int, int]] = {}
         self.waiting = Waiting()
-        self.running: dict[int, RequestState] = {}
+        self.admitted: dict[int, RequestState] = {}
         self.steps_in_flight = 0
+
+    @property
+    def running(self) -> Collection[RequestState]:
+        """Requests with a slot, in order of admission."""
+        return self.admitted.values()
 
     @property
     def now(self) -> float:
@@ -106,41 +115,3 @@ class EngineView:
     def forget(self, state: RequestState) -> None:
         """Drop what was memoised for a request."""
         self._cached.pop(state.uid, None)
-
-
-class SchedulerView:
-    """What a scheduler is handed: the engine's view with sequences instead of its containers."""
-
-    __slots__ = ("_view", "running", "waiting")
-
-    def __init__(self, view: EngineView) -> None:
-        self._view = view
-        self.running: Collection[RequestView] = list(view.running.values())
-        self.waiting: Collection[RequestView] = view.waiting
-
-    @property
-    def now(self) -> float:
-        """See `EngineView`."""
-        return self._view.now
-
-    @property
-    def free_slots(self) -> int:
-        """See `EngineView`."""
-        return self._view.free_slots
-
-    @property
-    def steps_in_flight(self) -> int:
-        """See `EngineView`."""
-        return self._view.steps_in_flight
-
-    def usage(self) -> tuple[PoolUsage, ...]:
-        """See `EngineView`."""
-        return self._view.usage()
-
-    def cached_tokens(self, request: RequestView) -> int:
-        """See `EngineView`."""
-        return self._view.cached_tokens(request)
-
-    def predict(self, shape: StepShape) -> float:
-        """See `EngineView`."""
-        return self._view.predict(shape)

@@ -76,9 +76,7 @@ class SchedulerContract:
             engine.submit(make_request(f"r{number}", [5] * 9))
         engine.step()
         before = [(s.uid, s.computed, s.known, s.status) for s in engine.states.values()]
-        from ..loop.queues import SchedulerView
-
-        engine.parts.scheduler.plan(SchedulerView(engine.view))
+        engine.parts.scheduler.plan(engine.view)
         after = [(s.uid, s.computed, s.known, s.status) for s in engine.states.values()]
         assert before == after
         run_to_end(engine)
