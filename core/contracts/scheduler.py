@@ -8,7 +8,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Hashable
 
     from .cache import NoSpace, PoolUsage
     from .predictor import StepShape
@@ -125,6 +125,14 @@ class View(Protocol):
 
     def cached_tokens(self, request: RequestView) -> int:
         """Return prompt tokens that the cache would serve. Memoised until the cache changes."""
+        ...
+
+    def next_page(self, request: RequestView) -> Hashable | None:
+        """Name the page that a request would compute next; None if it has less than a page left.
+
+        Requests with equal names would compute the same keys and values: of two in one step, the
+        second can find the page in the cache one step later.
+        """
         ...
 
     def predict(self, shape: StepShape) -> float:

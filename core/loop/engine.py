@@ -76,7 +76,9 @@ class Engine:
         self.stats = Stats()
         self.clock = parts.clock
         self.slots = Slots(parts.limits.max_running)
-        self.view = EngineView(parts.clock, parts.cache, self.slots, parts.predictor)
+        self.view = EngineView(
+            parts.clock, parts.cache, self.slots, parts.predictor, parts.page_tokens
+        )
         self.committer = Committer(
             self.view,
             parts.cache,

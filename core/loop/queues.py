@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from .state import RequestState, Status
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Collection, Hashable, Iterator
 
     from ..contracts.cache import KVManager, PoolUsage
     from ..contracts.predictor import StepShape, StepTimePredictor
@@ -66,11 +66,13 @@ class EngineView:
         cache: KVManager,
         slots: Slots,
         predictor: StepTimePredictor | None,
+        page_tokens: int,
     ) -> None:
         self._clock = clock
         self._cache = cache
         self._slots = slots
         self._predictor = predictor
+        self._page_tokens = page_tokens
         self._cached: dict[int, tuple[int, int, int]] = {}
         self.waiting = Waiting()
         self.admitted: dict[int, RequestState] = {}
@@ -107,6 +109,17 @@ class EngineView:
             memo = (epoch, length, hit.ready)
             self._cached[request.uid] = memo
         return memo[2]
+
+    def next_page(self, request: RequestView) -> Hashable | None:
+        """Name the page that a request would compute next. See `View.next_page`."""
+        assert isinstance(request, RequestState)
+        waiting = request.status is Status.WAITING
+        start = self.cached_tokens(request) if waiting else request.computed
+        start -= start % self._page_tokens
+        page = tuple(request.tokens[start : start + self._page_tokens])
+        if len(page) < self._page_tokens:
+            return None
+        return request.prefix.salt, request.prefix.adapter, start, page
 
     def predict(self, shape: StepShape) -> float:
         """Return the expected seconds of a step, 0 without a predictor."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from camshaft.contracts.scheduler import Item, Plan, Scheduler
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Hashable, Iterable
 
     from camshaft.contracts.cache import NoSpace
     from camshaft.contracts.scheduler import RequestView, SchedulerLimits, View
@@ -30,6 +30,7 @@ class Continuous(Scheduler):
         self.whole_prompts = settings.chunk_tokens == "off"
         chunk = settings.chunk_tokens
         self.chunk_tokens = chunk if isinstance(chunk, int) else limits.step_tokens
+        self._put_off: dict[int, Hashable] = {}
 
     def plan(self, view: View) -> Plan:
         """See `Scheduler.plan`."""
@@ -49,15 +50,19 @@ class Continuous(Scheduler):
             if tokens:
                 items.append(Item(request, tokens))
                 budget -= tokens
-        items.extend(self._admit(view, budget, view.free_slots))
+        if budget and view.free_slots:
+            coming = {view.next_page(request) for request in prefills}
+            items.extend(self._admit(view, budget, view.free_slots, coming))
         return Plan(items)
 
-    def _admit(self, view: View, budget: int, slots: int) -> Iterable[Item]:
+    def _admit(
+        self, view: View, budget: int, slots: int, coming: set[Hashable | None]
+    ) -> Iterable[Item]:
         """Yield waiting requests in order, until one does not fit: nobody is overtaken for ever."""
         for request in view.waiting:
             if not budget or not slots:
                 return
-            if not request.ready:
+            if not request.ready or self._puts_off(view, request, coming):
                 continue
             left = request.pending - view.cached_tokens(request)
             if self.whole_prompts and left > budget and budget < self.limits.step_tokens:
@@ -66,6 +71,26 @@ class Continuous(Scheduler):
             yield Item(request, tokens)
             budget -= tokens
             slots -= 1
+
+    def _puts_off(self, view: View, request: RequestView, coming: set[Hashable | None]) -> bool:
+        """Whether another request of this step computes the page that `request` needs next.
+
+        Once for each page: a cache that does not share it must not hold the request up.
+        """
+        if not self.settings.share_prefixes:
+            return False
+        page = view.next_page(request)
+        if page is None or page not in coming:
+            coming.add(page)
+            return False
+        if self._put_off.get(request.uid) == page:
+            return False
+        self._put_off[request.uid] = page
+        return True
+
+    def on_finish(self, request: RequestView) -> None:
+        """Forget it."""
+        self._put_off.pop(request.uid, None)
 
     def victim(self, view: View, requester: RequestView, need: NoSpace) -> RequestView | None:
         """Preempt the request that came last, maybe the requester; waiting ones never preempt."""

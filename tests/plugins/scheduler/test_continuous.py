@@ -1,6 +1,9 @@
 from __future__ import annotations
 
 from camshaft.contracts.scheduler import Scheduler, SchedulerLimits
+from camshaft.loop.engine import Engine
+from camshaft.plugins.cache.components import PagedSettings
+from camshaft.plugins.cache.paged import Paged
 from camshaft.plugins.scheduler.components import ContinuousSettings
 from camshaft.plugins.scheduler.continuous import Continuous
 from camshaft.testing.engines import make_request, model_free_engine, run_to_end
@@ -43,7 +46,7 @@ def test_a_decode_is_not_delayed_by_a_long_prompt() -> None:
 def test_a_chunk_size_caps_what_one_prompt_takes() -> None:
     engine = model_free_engine(lambda limits: continuous(limits, chunk_tokens=5), step_tokens=16)
     engine.submit(make_request("a", [5] * 12))
-    engine.submit(make_request("b", [5] * 12))
+    engine.submit(make_request("b", [6] * 12))
     engine.step()
     assert shares_of_the_newest_step(engine) == {"a": 5, "b": 5}
 
@@ -65,3 +68,59 @@ def test_the_latest_arrival_gives_way() -> None:
     run_to_end(engine)
     assert engine.stats.preemptions["no_space"] > 0
     assert engine.stats.finished == {"length": 2}
+
+
+COMMON = list(range(8))
+
+
+def engine_of_three_prompts(**settings: object) -> Engine:
+    """Two prompts begin with the same 8 tokens, two pages; one comes between them."""
+    engine = model_free_engine(
+        lambda limits: continuous(limits, **settings),
+        step_tokens=64,
+        cache=lambda spec: Paged(PagedSettings(), spec),
+    )
+    prompts = {"a": [*COMMON, 50], "other": [60, 61, 62, 63, 64], "b": [*COMMON, 70, 71]}
+    for name, prompt in prompts.items():
+        engine.submit(make_request(name, prompt))
+    return engine
+
+
+def test_a_prompt_waits_a_step_for_the_prefix_that_another_computes() -> None:
+    engine = engine_of_three_prompts()
+    engine.step()
+    assert shares_of_the_newest_step(engine) == {"a": 9, "other": 5}
+    engine.step()
+    assert shares_of_the_newest_step(engine) == {"a": 1, "other": 1, "b": 2}
+    assert run_to_end(engine)["b"].cached_tokens == 8
+
+
+def test_prompts_compute_a_common_prefix_each_where_sharing_is_off() -> None:
+    engine = engine_of_three_prompts(share_prefixes=False)
+    engine.step()
+    assert shares_of_the_newest_step(engine) == {"a": 9, "other": 5, "b": 10}
+
+
+def test_a_prompt_follows_another_through_its_chunks() -> None:
+    engine = model_free_engine(
+        lambda limits: continuous(limits, chunk_tokens=6),
+        step_tokens=64,
+        cache=lambda spec: Paged(PagedSettings(), spec),
+    )
+    for name in ("a", "b"):
+        engine.submit(make_request(name, list(range(16))))
+    shares = []
+    for _ in range(4):
+        engine.step()
+        shares.append(shares_of_the_newest_step(engine))
+    assert shares == [{"a": 6}, {"a": 6}, {"a": 4}, {"a": 1, "b": 4}]
+
+
+def test_a_cache_that_shares_nothing_holds_nobody_up_for_long() -> None:
+    engine = model_free_engine(continuous, step_tokens=64)
+    for name in ("a", "b", "c"):
+        engine.submit(make_request(name, COMMON))
+    engine.step()
+    assert shares_of_the_newest_step(engine) == {"a": 8}
+    engine.step()
+    assert shares_of_the_newest_step(engine) == {"a": 1, "b": 8, "c": 8}
