@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import math
 import shutil
 import statistics
 from pathlib import Path
@@ -29,34 +30,36 @@ from .results import Figure, commit, new_run
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-TOKENS = (1, 64, 256, 4096)
+TOKENS = (1, 4, 16, 64, 256, 4096)
 COLD_BYTES = 256 * 2**20
 REPEATS = 9
 
 
 class Shape(NamedTuple):
-    """Of a model: hidden width C, feed-forward width I, heads H, kv heads G, whether heads norm."""
+    """Of a model: widths C and I, heads H, kv heads G, vocabulary V, whether heads norm."""
 
     C: int
     I: int
     H: int
     G: int
+    V: int
     norms: bool
 
 
 SHAPES = {
-    "qwen3-0.6b": Shape(1024, 3072, 16, 8, True),
-    "llama-8b": Shape(4096, 14336, 32, 8, False),
+    "qwen3-0.6b": Shape(1024, 3072, 16, 8, 151936, True),
+    "llama-8b": Shape(4096, 14336, 32, 8, 128256, False),
 }
 HEAD_DIM = 128
 
 
 class Case(NamedTuple):
-    """One operation on one shape: how to draw arguments, and the bytes of a call."""
+    """One operation on one shape: how to draw arguments, the bytes of a call, what it is for."""
 
     name: str
     draw: Callable[[], tuple[Any, ...]]
     moved: int
+    work: str = ""
 
 
 def rows(*shape: int) -> torch.Tensor:
@@ -66,7 +69,7 @@ def rows(*shape: int) -> torch.Tensor:
 
 def cases(shape: Shape, tokens: int) -> list[Case]:
     """Return every operation on a model's shape; an activation has 2 bytes."""
-    C, I, H, G, norms = shape
+    C, I, H, G, _, norms = shape
     weight = rows(HEAD_DIM) if norms else None
     layer = AttentionLayer(
         0, 0, H, G, HEAD_DIM, HEAD_DIM, 1.0,
@@ -91,12 +94,51 @@ def cases(shape: Shape, tokens: int) -> list[Case]:
         ),
         Case("silu_mul", lambda: (rows(tokens, 2 * I),), 6 * tokens * I),
         Case("gelu_mul", lambda: (rows(tokens, 2 * I),), 6 * tokens * I),
+        *linear_cases(shape, tokens),
+    ]
+
+
+def linear_cases(shape: Shape, tokens: int) -> list[Case]:
+    """Return the products of a layer and the head, each as the model asks for it."""
+    C, I, H, G, V, _ = shape
+    queries, heads = H * HEAD_DIM, (H + 2 * G) * HEAD_DIM
+
+    def weight(outputs: int, inputs: int) -> torch.Tensor:
+        return rows(outputs, inputs) / math.sqrt(inputs)
+
+    def plain(name: str, outputs: int, inputs: int) -> Case:
+        moved = 2 * (outputs * inputs + tokens * (outputs + inputs))
+        return Case(
+            "linear", lambda: (rows(tokens, inputs), weight(outputs, inputs), None), moved, name
+        )
+
+    def normed(outputs: int) -> tuple[Any, ...]:
+        return (
+            rows(tokens, C), rows(tokens, C), rows(C), 1e-6, weight(outputs, C), None,
+        )  # fmt: skip
+
+    return [
+        Case(
+            "norm_linear",
+            lambda: normed(heads),
+            2 * (heads * C + C + tokens * (heads + 3 * C)),
+            "norm_linear qkv",
+        ),
+        plain("linear o", C, queries),
+        Case(
+            "norm_gated_linear",
+            lambda: (*normed(2 * I), "silu"),
+            2 * (2 * I * C + C + tokens * (I + 3 * C)),
+            "norm_gated_linear",
+        ),
+        plain("linear down", C, I),
+        plain("linear head", V, C),
     ]
 
 
 def microseconds(function: Callable[..., object], case: Case) -> list[float]:
     """Return the time of one call, from several replays of a graph of calls on cold arguments."""
-    calls = max(8, min(64, COLD_BYTES // case.moved + 1))
+    calls = max(4, min(64, COLD_BYTES // case.moved + 1))
     sets = [case.draw() for _ in range(calls)]
     kept = [function(*one) for one in sets]
     torch.cuda.synchronize()
@@ -162,12 +204,12 @@ def main() -> None:
     run, versions = new_run("ops-cuda"), engines()
     for (model, shape), tokens in itertools.product(SHAPES.items(), given.tokens):
         for case in cases(shape, tokens):
-            work, floor = f"{case.name}-{tokens}", case.moved / given.tb_s / 1e6
+            work, floor = f"{case.work or case.name}-{tokens}", case.moved / given.tb_s / 1e6
             for recipe, table in versions.items():
                 times = microseconds(table[case.name], case)
                 middle = statistics.median(times)
                 print(
-                    f"{model:12} {work:18} {recipe:21} {middle:8.2f} us, {floor:8.2f} at least;"
+                    f"{model:12} {work:22} {recipe:21} {middle:8.2f} us, {floor:8.2f} at least;"
                     f" {case.moved / middle / 1e6:6.3f} TB/s",
                     flush=True,
                 )

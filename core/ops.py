@@ -12,14 +12,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from .contracts.attention import AttentionLayer
-    from .contracts.ops import Ops, OpsProvider
+    from .contracts.ops import Activation, Ops, OpsProvider
     from .facts import DeviceFacts
 
 
 class OpsTable:
     """The operations of an engine, each the reference unless a provider replaced it.
 
-    Every reference works row by row, so a token's result does not depend on its neighbours.
+    Every reference but the linears works row by row, so a token's result does not depend on its
+    neighbours. The fused ones call what the table holds then, replaced or not.
     """
 
     def __init__(self) -> None:
@@ -28,6 +29,37 @@ class OpsTable:
         self.rope_qk_norm = rope_qk_norm
         self.silu_mul = silu_mul
         self.gelu_mul = gelu_mul
+        self.linear = linear
+        self.norm_linear = self._norm_linear
+        self.norm_gated_linear = self._norm_gated_linear
+
+    def _norm_linear(
+        self,
+        x: torch.Tensor,
+        residual: torch.Tensor | None,
+        norm: torch.Tensor,
+        eps: float,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        if residual is None:
+            return self.linear(self.rms_norm(x, norm, eps), weight, bias), x
+        normed, total = self.add_rms_norm(x, residual, norm, eps)
+        return self.linear(normed, weight, bias), total
+
+    def _norm_gated_linear(
+        self,
+        x: torch.Tensor,
+        residual: torch.Tensor | None,
+        norm: torch.Tensor,
+        eps: float,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None,
+        activation: Activation,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        gate_up, total = self.norm_linear(x, residual, norm, eps, weight, bias)
+        activate = self.silu_mul if activation == "silu" else self.gelu_mul
+        return activate(gate_up), total
 
     def replace(self, name: str, function: Callable[..., object]) -> None:
         """Put another version in the table.
@@ -63,6 +95,20 @@ def add_rms_norm(
     """See `Ops.add_rms_norm`."""
     total = residual.add_(x)
     return rms_norm(total, weight, eps), total
+
+
+def linear(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    dtype: torch.dtype | None = None,
+) -> torch.Tensor:
+    """See `Ops.linear`. Torch spares the rounding on CUDA alone, and without a bias."""
+    if dtype is None or dtype is x.dtype:
+        return functional.linear(x, weight, bias)
+    if x.device.type == "cuda" and bias is None:
+        return torch.mm(x, weight.t(), out_dtype=dtype)
+    return functional.linear(x, weight, bias).to(dtype)
 
 
 def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -12,6 +12,9 @@ if TYPE_CHECKING:
 
     from ..facts import DeviceFacts
     from .attention import AttentionLayer
+
+Activation = Literal["silu", "gelu"]
+"""Of a gate; `gelu` is the approximation with tanh."""
 
 
 class Ops(Protocol):
@@ -39,6 +42,49 @@ class Ops(Protocol):
 
     def gelu_mul(self, gate_up: torch.Tensor) -> torch.Tensor:
         """Return gelu_tanh(gate) * up of [T, 2 * I]: [T, I]."""
+        ...
+
+    def linear(
+        self,
+        x: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None,
+        dtype: torch.dtype | None = None,
+    ) -> torch.Tensor:
+        """Return x [T, K] times the transposed `weight` [N, K] plus `bias` [N]: [T, N].
+
+        The result is of `dtype`, by default x's; a wider one may spare it the rounding to x's.
+        Here and in the two below, a row may depend in its last bits on how many others there are,
+        and weights and biases may be read before work that was launched earlier is done.
+        """
+        ...
+
+    def norm_linear(
+        self,
+        x: torch.Tensor,
+        residual: torch.Tensor | None,
+        norm: torch.Tensor,
+        eps: float,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Add, norm with the weight `norm` [K], project: return ([T, N], the sum [T, K]).
+
+        `residual` may be overwritten with the sum. Without one the sum is x.
+        """
+        ...
+
+    def norm_gated_linear(
+        self,
+        x: torch.Tensor,
+        residual: torch.Tensor | None,
+        norm: torch.Tensor,
+        eps: float,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None,
+        activation: Activation,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Do the same with gates and ups side by side in N = 2 * I, activate: ([T, I], the sum)."""
         ...
 
 

@@ -118,6 +118,14 @@ class LinearMethod(ABC):
     def apply(self, x: torch.Tensor, step: StepContext) -> torch.Tensor:
         """Return x [T, K] times the transposed weight plus bias: [T, N], in x's dtype."""
 
+    def dense(self) -> tuple[torch.Tensor, torch.Tensor | None] | None:
+        """Return the weight [N, K] and the bias, if `Ops.linear` with them may replace `apply`.
+
+        None, the default, where there is no such matrix, or `apply` does something else with it:
+        packed and prepacked weights, deterministic linears, adapters. Asked once, after `finish`.
+        """
+        return None
+
     @abstractmethod
     def lookup(self, ids: torch.Tensor) -> torch.Tensor:
         """Return rows `ids` [T] of the weight in the spec's dtype: [T, K]. For embeddings."""

@@ -20,6 +20,10 @@ Arguments = tuple[Any, ...]
 CPU = DeviceFacts("cpu", "test", 2**30, frozenset({"float32", "bfloat16"}))
 WIDTHS = [64, 576]
 """Of rows; one of them is no power of two."""
+LINEARS = [(64, 96), (576, 40)]
+"""Inputs and outputs; some of them are multiples of no power of two above 8."""
+_LINEAR = ("linear", "norm_linear", "norm_gated_linear")
+_ADDING = ("add_rms_norm", "norm_linear", "norm_gated_linear")
 
 
 class OpsProviderContract:
@@ -132,7 +136,7 @@ class OpsProviderContract:
         for place, (old, new) in enumerate(zip(before, after, strict=True)):
             if not isinstance(old, torch.Tensor) or torch.equal(old, new):
                 continue
-            may = name == "add_rms_norm" and place == 1 and torch.equal(new, results[1])
+            may = name in _ADDING and place == 1 and torch.equal(new, results[1])
             assert may, f"{name} wrote to its argument {place}"
 
 
@@ -153,6 +157,12 @@ def cases(name: str, tokens: int, dtype: str, device: str) -> list[Arguments]:
         return [(rows(width), rows(width), weight(width), 1e-6) for width in WIDTHS]
     if name in {"silu_mul", "gelu_mul"}:
         return [(rows(2 * width),) for width in WIDTHS]
+    if name in _LINEAR:
+        return [
+            case
+            for inputs, outputs in LINEARS
+            for case in _linear_cases(name, rows, weight, inputs, outputs)
+        ]
     if name == "rope_qk_norm":
         positions = torch.randint(0, 512, (tokens,), generator=generator).to(device)
         return [
@@ -160,6 +170,27 @@ def cases(name: str, tokens: int, dtype: str, device: str) -> list[Arguments]:
             for layer in layers(weight, torch.device(device))
         ]
     raise ValueError(f"no arguments are known for '{name}'; add them beside the operation")
+
+
+def _linear_cases(
+    name: str,
+    rows: Callable[..., torch.Tensor],
+    weight: Callable[[int], torch.Tensor],
+    inputs: int,
+    outputs: int,
+) -> list[Arguments]:
+    """Return arguments with and without bias, residual and, where there is one, each gate."""
+    matrix = rows(inputs, outputs) / inputs**0.5
+    biases = (rows(outputs, 1)[0], None)
+    if name == "linear":
+        plain = [(rows(inputs), matrix, bias) for bias in biases]
+        return [*plain, (rows(inputs), matrix, None, torch.float32)]
+    gates = [("silu",), ("gelu",)] if name == "norm_gated_linear" else [()]
+    return [
+        (rows(inputs), residual, weight(inputs), 1e-6, matrix, bias, *gate)
+        for residual, bias in ((rows(inputs), biases[0]), (None, None))
+        for gate in gates
+    ]
 
 
 def layers(weight: Callable[[int], torch.Tensor], device: torch.device) -> list[AttentionLayer]:

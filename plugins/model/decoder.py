@@ -15,7 +15,7 @@ from camshaft.contracts.attention import AttentionLayer, AttentionSpec
 from camshaft.contracts.model import GroupPlan, Handover, Model, ModelFacts, ModelFamily
 from camshaft.errors import CheckpointError, PluginError
 
-from .layer import DecoderLayer, row_by_row
+from .layer import DecoderLayer, FusedLayer, row_by_row
 from .names import weight_names
 from .rope import rope_faults, rope_tables
 from .weights import Weights
@@ -25,15 +25,20 @@ if TYPE_CHECKING:
 
     from camshaft.checkpoint import Checkpoint, ModelConfig
     from camshaft.contracts.attention import Rope
-    from camshaft.contracts.model import ModelParts
-    from camshaft.contracts.ops import Ops
+    from camshaft.contracts.model import Layer, ModelParts
+    from camshaft.contracts.ops import Activation, Ops
     from camshaft.contracts.quant import LinearMethod, StepContext
 
     from .components import DecoderSettings
+    from .layer import Dense
 
 _ARCHITECTURES = ("llama", "mistral", "qwen2", "qwen3", "decoder")
 # transformers' name of the activation, ours in the operations table
-_ACTIVATIONS = {"silu": "silu_mul", "swish": "silu_mul", "gelu_pytorch_tanh": "gelu_mul"}
+_ACTIVATIONS: dict[str, Activation] = {
+    "silu": "silu",
+    "swish": "silu",
+    "gelu_pytorch_tanh": "gelu",
+}
 
 
 class DecoderFamily(ModelFamily):
@@ -113,6 +118,7 @@ class Decoder(Model):
         self._head: LinearMethod | None = None
         self._norm: torch.Tensor | None = None
         self._load_ends(config, weights, is_first=first == 0, is_last=last == config.layers)
+        self._dense_head = _dense(self._head)
         rope = rope_tables(config, parts.max_context, parts.device)
         self.layers = [_layer(at, config, parts, weights, rope) for at in range(first, last)]
         self.facts = ModelFacts(
@@ -159,22 +165,31 @@ class Decoder(Model):
     def logits(self, hidden: torch.Tensor, step: StepContext) -> torch.Tensor:
         """See `Model.logits`."""
         assert self._head is not None, "this stage has no head"
-        logits = self._head.apply(hidden, step).float()
+        if self._dense_head is None:
+            logits = self._head.apply(hidden, step).float()
+        else:
+            # not rounded between: close logits of halves would tie
+            logits = self._ops.linear(hidden, *self._dense_head, torch.float32)
         if self._soft_cap is None:
             return logits
         return self._tanh(logits / self._soft_cap) * self._soft_cap
 
 
+def _dense(linear: LinearMethod | None) -> Dense | None:
+    return None if linear is None else linear.dense()
+
+
 def _layer(
     index: int, config: ModelConfig, parts: ModelParts, weights: Weights, rope: Rope
-) -> DecoderLayer:
+) -> Layer:
     name = f"layers.{index}"
-    activate = getattr(parts.ops, _ACTIVATIONS[config.hidden_act])
+    activation = _ACTIVATIONS[config.hidden_act]
+    activate = parts.ops.silu_mul if activation == "silu" else parts.ops.gelu_mul
     queries, keys = config.heads * config.head_dim, config.kv_heads * config.head_dim
     qkv = [(f"{name}.q", queries), (f"{name}.k", keys), (f"{name}.v", keys)]
     gate_up = [(f"{name}.gate", config.intermediate), (f"{name}.up", config.intermediate)]
     hidden = config.hidden
-    return DecoderLayer(
+    layer = DecoderLayer(
         attention=_attention(index, config, weights, rope),
         ops=parts.ops,
         activate=row_by_row(activate) if parts.deterministic else activate,
@@ -190,6 +205,7 @@ def _layer(
             f"{name}.down", [(f"{name}.down", hidden)], config.intermediate, bias=config.mlp_bias
         ),
     )
+    return FusedLayer.of(layer, activation) or layer
 
 
 def _attention(index: int, config: ModelConfig, weights: Weights, rope: Rope) -> AttentionLayer:

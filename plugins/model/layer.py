@@ -1,4 +1,8 @@
-"""One layer of a dense decoder, as the two halves around its attention."""
+"""One layer of a dense decoder, as the two halves around its attention.
+
+`DecoderLayer` applies linears in whatever form they are stored. `FusedLayer` is for linears that
+are plain matrices: operations of the table take them together with the norms and gates beside.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from camshaft.contracts.attention import AttentionLayer
-    from camshaft.contracts.ops import Ops
+    from camshaft.contracts.ops import Activation, Ops
     from camshaft.contracts.quant import LinearMethod, StepContext
 
 
@@ -66,6 +70,63 @@ class DecoderLayer(Layer):
         )
         activated = self.activate(self.gate_up.apply(normed, step))
         return Handover(self.down.apply(activated, step), residual)
+
+
+Dense = tuple[torch.Tensor, torch.Tensor | None]
+"""A weight [N, K] and its bias [N], if it has one."""
+
+
+@dataclass(slots=True, eq=False)
+class FusedLayer(Layer):
+    """The same layer in fewer operations. Attributes are those of `DecoderLayer`."""
+
+    attention: AttentionLayer
+    ops: Ops
+    activation: Activation
+    norm_eps: float
+    attention_norm: torch.Tensor
+    qkv: Dense
+    out: Dense
+    mlp_norm: torch.Tensor
+    gate_up: Dense
+    down: Dense
+
+    @classmethod
+    def of(cls, layer: DecoderLayer, activation: Activation) -> FusedLayer | None:
+        """Return this form of a layer, or None if one of its linears is no plain matrix."""
+        qkv, out, gate_up, down = (
+            one.dense() for one in (layer.qkv, layer.out, layer.gate_up, layer.down)
+        )
+        if qkv is None or out is None or gate_up is None or down is None:
+            return None
+        return cls(
+            attention=layer.attention,
+            ops=layer.ops,
+            activation=activation,
+            norm_eps=layer.norm_eps,
+            attention_norm=layer.attention_norm,
+            qkv=qkv,
+            out=out,
+            mlp_norm=layer.mlp_norm,
+            gate_up=gate_up,
+            down=down,
+        )
+
+    def before(self, handover: Handover, step: StepContext) -> tuple[torch.Tensor, Handover]:
+        """See `Layer.before`."""
+        hidden, residual = handover
+        qkv, total = self.ops.norm_linear(
+            hidden, residual, self.attention_norm, self.norm_eps, *self.qkv
+        )
+        return qkv, Handover(hidden, total)
+
+    def after(self, attended: torch.Tensor, carried: Handover, step: StepContext) -> Handover:
+        """See `Layer.after`."""
+        hidden = self.ops.linear(attended, *self.out)
+        activated, total = self.ops.norm_gated_linear(
+            hidden, carried.residual, self.mlp_norm, self.norm_eps, *self.gate_up, self.activation
+        )
+        return Handover(self.ops.linear(activated, *self.down), total)
 
 
 def row_by_row(function: Callable[[torch.Tensor], torch.Tensor]) -> Callable[..., torch.Tensor]:

@@ -10,8 +10,10 @@ from camshaft.hooks import hookimpl
 class TritonOpsSettings(Settings):
     """Settings of `triton`."""
 
-    early_launch: bool = False
-    """Lets an operation start while the kernel before it drains, on NVIDIA from Hopper on."""
+    early_launch: bool | None = None
+    """Lets an operation start, and read weights, while the kernel before it drains, on NVIDIA from
+    Hopper on; null is wherever the device can.
+    """
 
 
 @hookimpl
@@ -23,7 +25,7 @@ def camshaft_components() -> list[Component]:
             name="triton",
             implementation="camshaft.plugins.ops.triton:TritonOps",
             settings=TritonOpsSettings,
-            summary="norms, rotary positions and gated activations in one launch each",
+            summary="norms, rotary positions, gates and linears of few rows in one launch each",
             needs=frozenset({Capability.TRITON}),
         )
     ]

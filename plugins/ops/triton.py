@@ -1,8 +1,9 @@
-"""Norms, rotary positions and gated activations as Triton kernels, one launch each.
+"""Norms, rotary positions, gates and linears of few rows as Triton kernels, one launch each.
 
 Every kernel computes in float32 and rounds where the references round, so that a sum of halves
 decides the same near-ties here and there. Nothing is read by the host and every result is a fresh
 tensor: the operations can be recorded in a graph, and a replay reads what its arguments hold then.
+Launched early, a kernel reads weights before the kernel before it is done.
 """
 
 from __future__ import annotations
@@ -14,30 +15,43 @@ from camshaft.contracts.ops import OpImplementation, OpsProvider
 from camshaft.facts import Capability
 
 from .kernels.activation import gelu_mul, silu_mul
+from .kernels.linear import linear, norm_gated_linear, norm_linear
 from .kernels.norm import add_rms_norm, rms_norm
 from .kernels.rope import rope_qk_norm
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from camshaft.facts import DeviceFacts
 
     from .components import TritonOpsSettings
 
 DTYPES = ("float32", "bfloat16", "float16")
+_OPERATIONS: tuple[Callable[..., object], ...] = (
+    rms_norm,
+    add_rms_norm,
+    rope_qk_norm,
+    silu_mul,
+    gelu_mul,
+    linear,
+    norm_linear,
+    norm_gated_linear,
+)
 
 
 class TritonOps(OpsProvider):
-    """See `OpsProvider`. Offers all five operations."""
+    """See `OpsProvider`. Offers all operations."""
 
     def __init__(self, settings: TritonOpsSettings) -> None:
         self.settings = settings
 
     def implementations(self) -> list[OpImplementation]:
-        """See `OpsProvider.implementations`."""
-        supports = partial(_faults, early=self.settings.early_launch)
-        offered = (rms_norm, add_rms_norm, rope_qk_norm, silu_mul, gelu_mul)
+        """See `OpsProvider.implementations`. Of two versions the second wins where it can run."""
+        asked = self.settings.early_launch
         return [
-            OpImplementation(one.__name__, partial(one, early=self.settings.early_launch), supports)
-            for one in offered
+            OpImplementation(one.__name__, partial(one, early=early), partial(_faults, early=early))
+            for early in ((False, True) if asked is None else (asked,))
+            for one in _OPERATIONS
         ]
 
 

@@ -40,6 +40,13 @@ class DenseWeight:
         multiply = tiled_linear if self._deterministic else linear
         return multiply(x, self._plain, self._bias)
 
+    def dense(self) -> tuple[torch.Tensor, torch.Tensor | None] | None:
+        """See `LinearMethod.dense`."""
+        if self._deterministic or self._prepacked is not None:
+            return None
+        assert self._plain is not None
+        return self._plain, self._bias
+
     def lookup(self, ids: torch.Tensor) -> torch.Tensor:
         """Return rows `ids` of the weight."""
         assert self._plain is not None, "this linear is not an embedding"

@@ -72,6 +72,10 @@ class PlainLinear(LoadedLinear):
         """See `LinearMethod.apply`."""
         return self._dense.apply(x)
 
+    def dense(self) -> tuple[torch.Tensor, torch.Tensor | None] | None:
+        """See `LinearMethod.dense`."""
+        return self._dense.dense()
+
     def lookup(self, ids: torch.Tensor) -> torch.Tensor:
         """See `LinearMethod.lookup`."""
         return self._dense.lookup(ids)

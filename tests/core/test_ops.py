@@ -14,6 +14,7 @@ from camshaft.ops import (
     add_rms_norm,
     compose_ops,
     gelu_mul,
+    linear,
     rms_norm,
     rope_qk_norm,
     rotate,
@@ -188,6 +189,24 @@ def test_a_later_provider_wins_and_what_is_not_supported_is_left_out() -> None:
     refused = compose_ops([offering(first), offering(second, "no")], FACTS, "float32")
     assert refused.silu_mul is first
     assert refused.gelu_mul is gelu_mul
+
+
+def test_fused_operations_call_what_the_table_holds() -> None:
+    table, x = OpsTable(), torch.ones(2, 3)
+    table.replace("add_rms_norm", lambda x, residual, weight, eps: (x + 1, residual * 10))
+    table.replace("linear", lambda x, weight, bias: torch.cat((x, x * 5), dim=1))
+    table.replace("gelu_mul", lambda gate_up: gate_up.sum(dim=1))
+    given = (x, x * 2, torch.ones(3), 0.0, torch.ones(6, 3), None)
+    projected, total = table.norm_linear(*given)
+    assert (projected[0].tolist(), total[0].tolist()) == ([2, 2, 2, 10, 10, 10], [20, 20, 20])
+    assert table.norm_gated_linear(*given, "gelu")[0].tolist() == [36, 36]
+
+
+def test_without_a_residual_the_sum_is_what_was_given() -> None:
+    x, norm, weight = random_rows(2, 8), random_rows(1, 8, seed=1)[0], random_rows(6, 8, seed=2)
+    projected, total = OpsTable().norm_linear(x, None, norm, 1e-6, weight, torch.ones(6))
+    assert total is x
+    assert torch.equal(projected, linear(rms_norm(x, norm, 1e-6), weight, torch.ones(6)))
 
 
 def test_an_operation_that_does_not_exist_is_named() -> None:

@@ -33,13 +33,19 @@ def _gated(
         gdc_launch_dependents()
     gate = tl.load(place, mask=inside, other=0.0).to(tl.float32)
     up = tl.load(place + I, mask=inside, other=0.0).to(tl.float32)
+    result = gated(gate, up, out.dtype.element_ty, GELU)
+    tl.store(out + row * I + column, result.to(out.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def gated(gate, up, kind: tl.constexpr, GELU: tl.constexpr):
+    """Return activate(gate) * up in float32; `kind` is what the references round to between."""
     argument = gate
     if GELU:
         # (1 + tanh(z)) / 2 is the logistic function of 2 z; 2 * sqrt(2 / pi) = 1.59576912...
         argument = 1.5957691216057308 * (gate + 0.044715 * gate * gate * gate)
     opened = gate / (1.0 + tl.exp(-argument))
-    opened = opened.to(out.dtype.element_ty).to(tl.float32)  # the references round here, too
-    tl.store(out + row * I + column, (opened * up).to(out.dtype.element_ty), mask=inside)
+    return opened.to(kind).to(tl.float32) * up
 
 
 def silu_mul(gate_up: torch.Tensor, *, early: bool = False) -> torch.Tensor:

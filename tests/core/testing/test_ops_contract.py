@@ -64,12 +64,32 @@ def turned(x, positions, tables):
     return result
 
 
+def linear(x, weight, bias, dtype=None):
+    result = x.double() @ weight.double().t()
+    return (result if bias is None else result + bias.double()).to(dtype or x.dtype)
+
+
+def norm_linear(x, residual, weight, eps, matrix, bias):
+    normed, total = (
+        (norm(x, weight, eps), x) if residual is None else add_norm(x, residual, weight, eps)
+    )
+    return linear(normed, matrix, bias), total
+
+
+def norm_gated_linear(x, residual, weight, eps, matrix, bias, activation):
+    gate_up, total = norm_linear(x, residual, weight, eps, matrix, bias)
+    return {"silu": silu, "gelu": gelu}[activation](gate_up), total
+
+
 GOOD = {
     "rms_norm": norm,
     "add_rms_norm": add_norm_in_place,
     "rope_qk_norm": rope,
     "silu_mul": silu,
     "gelu_mul": gelu,
+    "linear": linear,
+    "norm_linear": norm_linear,
+    "norm_gated_linear": norm_gated_linear,
 }
 
 
@@ -163,6 +183,27 @@ def up_first(gate_up):
     return silu(gate_up.roll(gate_up.shape[-1] // 2, dims=-1))
 
 
+def without_bias(x, weight, bias, dtype=None):
+    return linear(x, weight, None, dtype)
+
+
+def always_the_same_dtype(x, weight, bias, dtype=None):
+    return linear(x, weight, bias)
+
+
+def without_residual(x, residual, weight, eps, matrix, bias):
+    return norm_linear(x, None, weight, eps, matrix, bias)
+
+
+def returns_the_residual(x, residual, weight, eps, matrix, bias):
+    projected, total = norm_linear(x, residual, weight, eps, matrix, bias)
+    return projected, total if residual is None else residual
+
+
+def always_silu(x, residual, weight, eps, matrix, bias, activation):
+    return norm_gated_linear(x, residual, weight, eps, matrix, bias, "silu")
+
+
 @pytest.mark.parametrize(
     ("name", "function", "test"),
     [
@@ -181,6 +222,11 @@ def up_first(gate_up):
         ("rope_qk_norm", equal_values, "test_it_equals_the_reference"),
         ("gelu_mul", exact_gelu, "test_it_equals_the_reference"),
         ("silu_mul", up_first, "test_it_equals_the_reference"),
+        ("linear", without_bias, "test_it_equals_the_reference"),
+        ("linear", always_the_same_dtype, "test_it_equals_the_reference"),
+        ("norm_linear", without_residual, "test_it_equals_the_reference"),
+        ("norm_linear", returns_the_residual, "test_it_equals_the_reference"),
+        ("norm_gated_linear", always_silu, "test_it_equals_the_reference"),
     ],
 )
 def test_a_version_that_differs_is_rejected(name: str, function, test: str) -> None:

@@ -11,9 +11,13 @@ import torch
 from camshaft.checkpoint import ModelConfig, Rope
 from camshaft.contracts.model import ModelFamily
 from camshaft.errors import CheckpointError, PluginError
+from camshaft.ops import OpsTable
 from camshaft.plugins.model.components import DecoderSettings
 from camshaft.plugins.model.decoder import DecoderFamily
-from camshaft.plugins.model.layer import row_by_row
+from camshaft.plugins.model.layer import DecoderLayer, FusedLayer, row_by_row
+from camshaft.plugins.quant.components import NoneSettings
+from camshaft.plugins.quant.none import PlainLinear, Unquantized
+from camshaft.testing.dense import dense_logits
 from camshaft.testing.model import ModelFamilyContract, model_parts, random_weights
 
 LLAMA = ModelConfig(
@@ -108,6 +112,47 @@ def test_tied_weights_are_held_once() -> None:
     untied = family().build(random_weights(free, 0), model_parts(free)).facts
     assert untied.weight_bytes - tied.weight_bytes == 4 * LLAMA.vocab * LLAMA.hidden
     assert untied.parameters == tied.parameters  # the embedding is looked up, not multiplied
+
+
+def plain(config: ModelConfig, *, deterministic: bool = False, ops: OpsTable | None = None):
+    parts = replace(
+        model_parts(config),
+        quantizer=Unquantized(NoneSettings()),
+        deterministic=deterministic,
+        ops=ops or OpsTable(),
+    )
+    return family().build(random_weights(config, 1), parts)
+
+
+@pytest.mark.parametrize("config", [LLAMA, HYBRID])
+def test_fused_layers_give_the_same_bits_as_applied_linears(
+    config: ModelConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fused = plain(config)
+    monkeypatch.setattr(PlainLinear, "dense", lambda self: None)
+    applied = plain(config)
+    assert [type(model.layers[0]) for model in (fused, applied)] == [FusedLayer, DecoderLayer]
+    logits = [dense_logits(model, OpsTable(), [3, 1, 4, 1, 5]) for model in (fused, applied)]
+    assert torch.equal(*logits)
+
+
+def test_deterministic_layers_are_not_fused() -> None:
+    model = plain(LLAMA, deterministic=True)
+    assert [type(one) for one in model.layers] == [DecoderLayer, DecoderLayer]
+
+
+def test_the_head_and_the_layers_multiply_through_the_table() -> None:
+    table, shapes = OpsTable(), []
+    multiply = table.linear
+
+    def linear(x, weight, bias, dtype=None):
+        shapes.append(tuple(weight.shape))
+        return multiply(x, weight, bias, dtype)
+
+    table.replace("linear", linear)
+    dense_logits(plain(LLAMA, ops=table), table, [1, 2])
+    layer = [(64, 24), (24, 32), (80, 24), (24, 40)]
+    assert shapes == [*layer, *layer, (48, 24)]
 
 
 def test_a_row_by_row_function_never_sees_two_rows() -> None:

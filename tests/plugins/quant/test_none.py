@@ -76,6 +76,25 @@ def test_a_head_is_held_once_and_a_tied_one_keeps_its_rows() -> None:
     assert sizes["tied"] in (64 * 64 * 2, 2 * 64 * 64 * 2)  # the second where it is prepacked
 
 
+def test_a_plain_matrix_is_offered_and_one_that_multiplies_otherwise_is_not() -> None:
+    weight = torch.randn(48, 64)
+
+    def dense(**changes):
+        method = Unquantized(NoneSettings()).linear(LinearSpec("w", 64, (48,), **changes))
+        method.load(0, stored_tensor("w", weight))
+        if changes.get("bias"):
+            method.load_bias(0, stored_tensor("b", torch.ones(48)), None)
+        method.finish()
+        return method.dense()
+
+    matrix, bias = dense(bias=True)
+    assert torch.equal(matrix, weight)
+    assert torch.equal(bias, torch.ones(48))
+    assert dense()[1] is None
+    assert dense(deterministic=True) is None
+    assert (dense(dtype="bfloat16") is None) == (prepack(weight.bfloat16()) is not None)
+
+
 def test_float32_without_a_bias_is_torch_s_own_product() -> None:
     method = Unquantized(NoneSettings()).linear(LinearSpec("w", 32, (48,)))
     weight, x = torch.randn(48, 32), torch.randn(5, 32)
