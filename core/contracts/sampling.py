@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Hashable
+
     import numpy as np
     import torch
     from numpy.typing import NDArray
@@ -20,7 +22,8 @@ class SamplerSpec:
 
     Attributes:
         vocab: V.
-        slots: R.
+        slots: R. An executor that records steps never admits the last one: it stands for padding
+            there, and several rows may share it.
         device: Torch's name.
         max_drafts: K, most draft tokens of a request in a step.
         processors: Extra processors, attached, in the recipe's order. The sampler calls them.
@@ -88,6 +91,19 @@ class Sampled:
     logprobs: DeviceLogprobs | None
 
 
+@dataclass(slots=True)
+class RecordedChoice:
+    """What a recorded graph chooses, a token for each of B rows, on the device.
+
+    Attributes:
+        tokens: int64 [B]; 0 where `finite` is false.
+        finite: bool [B].
+    """
+
+    tokens: torch.Tensor
+    finite: torch.Tensor
+
+
 class LogitsProcessor(ABC):
     """Changes logits by row. Constructed as `Processor(settings)`; then `attach` once.
 
@@ -141,3 +157,32 @@ class Sampler(ABC):
         Returns:
             Tokens. A request whose rows are not finite is reported by `finite` and gets token 0.
         """
+
+    def recordable(self, slots: NDArray[np.int32]) -> Hashable | None:
+        """Return which recorded form chooses for these slots, with one row each.
+
+        Asked for every decode step, on the host: it has a few microseconds. A form that suits
+        them need not be the least. The caller sees to grammars, which come as masks.
+
+        Args:
+            slots: [B] of admitted slots.
+
+        Returns:
+            The `key` of `record`, or None where only `sample` will do.
+        """
+        del slots
+        return None
+
+    def record(self, key: Hashable, logits: torch.Tensor, slots: torch.Tensor) -> RecordedChoice:
+        """Choose as `sample` does, in work that can be recorded and replayed.
+
+        Called while a graph is recorded, and before that to warm up. Later only the graph is
+        replayed, for other slots and logits in the same tensors. So nothing is known about the
+        slots here: their parameters are read on the device, and what was chosen is noted there.
+
+        Args:
+            key: Of `recordable`.
+            logits: [B, V] of the model's head, in its dtype; not changed.
+            slots: int64 [B], each once, but for padding.
+        """
+        raise NotImplementedError

@@ -10,9 +10,10 @@ from .sampling_choice import ChoiceTests
 from .sampling_making import MENU, VOCAB, menu
 from .sampling_play import Ask, Play, admit, params, row_context, same_logprobs
 from .sampling_processing import ProcessingTests
+from .sampling_recorded import RecordedTests
 
 
-class SamplerContract(ChoiceTests, ProcessingTests):
+class SamplerContract(ChoiceTests, ProcessingTests, RecordedTests):
     """Inherit the tests; implement `make`. Here: batches, slots and faults."""
 
     def test_results_have_the_shapes_and_dtypes_of_the_contract(self) -> None:

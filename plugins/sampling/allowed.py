@@ -13,6 +13,8 @@ from .rows import SlotLists, rows_where
 from .upload import upload
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from camshaft.component import Settings
     from camshaft.contracts.sampling import RowContext, SamplerSpec
     from camshaft.step import Admissions
@@ -33,6 +35,10 @@ class AllowedIds(LogitsProcessor):
         """See `LogitsProcessor.admit`."""
         for place, slot in enumerate(admissions.slots.tolist()):
             self._lists.put(slot, admissions.allowed[place].astype(np.int64))
+
+    def wanted(self, slots: NDArray[np.int32]) -> NDArray[np.bool_]:
+        """Return which of `slots` have a list."""
+        return self._lists.present[slots]
 
     def active(self, rows: RowContext) -> bool:
         """See `LogitsProcessor.active`."""

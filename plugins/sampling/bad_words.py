@@ -64,6 +64,10 @@ class BadWords(LogitsProcessor):
         where = upload(admissions.slots.astype(np.int64)[places], self._device)
         self._end.index_copy_(0, where, upload(ends, self._device))
 
+    def wanted(self, slots: NDArray[np.int32]) -> NDArray[np.bool_]:
+        """Return which of `slots` have bad words."""
+        return self._lists.present[slots]
+
     def active(self, rows: RowContext) -> bool:
         """See `LogitsProcessor.active`."""
         return self._lists.active(rows)

@@ -12,6 +12,8 @@ from camshaft.contracts.sampling import LogitsProcessor
 from .rows import SlotLists
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from camshaft.component import Settings
     from camshaft.contracts.sampling import RowContext, SamplerSpec
     from camshaft.step import Admissions
@@ -32,6 +34,10 @@ class LogitBias(LogitsProcessor):
         for place, slot in enumerate(admissions.slots.tolist()):
             ids = admissions.bias_ids[place].astype(np.int64)
             self._lists.put(slot, ids, admissions.bias_values[place].view(np.float32))
+
+    def wanted(self, slots: NDArray[np.int32]) -> NDArray[np.bool_]:
+        """Return which of `slots` have a bias."""
+        return self._lists.present[slots]
 
     def active(self, rows: RowContext) -> bool:
         """See `LogitsProcessor.active`."""

@@ -13,6 +13,8 @@ from .rows import SlotLists, row_slots
 from .upload import upload
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from camshaft.component import Settings
     from camshaft.contracts.sampling import RowContext, Sampled, SamplerSpec
     from camshaft.step import Admissions
@@ -49,9 +51,13 @@ class MinTokens(LogitsProcessor):
             where = upload(slots.astype(np.int64), self._device)
             self._missing.index_copy_(0, where, upload(missing, self._device))
 
+    def wanted(self, slots: NDArray[np.int32]) -> NDArray[np.bool_]:
+        """Return which of `slots` may still have too few tokens."""
+        return self._lists.present[slots] & (self._at_least[slots] < self._minimum[slots])
+
     def active(self, rows: RowContext) -> bool:
         """See `LogitsProcessor.active`."""
-        return bool(self._bound(rows).any())
+        return bool(self.wanted(rows.host_slots).any())
 
     def apply(self, logits: torch.Tensor, rows: RowContext) -> None:
         """See `LogitsProcessor.apply`."""
@@ -66,7 +72,3 @@ class MinTokens(LogitsProcessor):
             return
         self._at_least[rows.host_slots] += 1
         self._missing.index_add_(0, rows.slots, -sampled.counts)
-
-    def _bound(self, rows: RowContext) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-        slots = rows.host_slots
-        return self._lists.present[slots] & (self._at_least[slots] < self._minimum[slots])

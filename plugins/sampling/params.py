@@ -61,6 +61,18 @@ class RowParams(NamedTuple):
     uniform: torch.Tensor
 
 
+class Tables(NamedTuple):
+    """Parameters of R slots on the device, where recorded graphs read them.
+
+    Attributes:
+        floats: float32 [3, R], temperature (0 for `GREEDY`), top-p and min-p.
+        integers: int64 [3, R], key of the random stream, tokens produced, and top-k.
+    """
+
+    floats: torch.Tensor
+    integers: torch.Tensor
+
+
 class SlotParams:
     """Parameters by slot.
 
@@ -70,6 +82,7 @@ class SlotParams:
         top_p: bool [R] whether it has one.
         min_p: bool [R] whether it has one.
         logprobs: int64 [R] alternatives to report, -1 for no logprobs.
+        tables: What the device must know. Never replaced.
     """
 
     def __init__(self, spec: SamplerSpec) -> None:
@@ -80,10 +93,10 @@ class SlotParams:
         self.top_p = np.zeros(spec.slots, dtype=np.bool_)
         self.min_p = np.zeros(spec.slots, dtype=np.bool_)
         self.logprobs = np.full(spec.slots, -1, dtype=np.int64)
-        # rows: temperature, top_p, min_p
-        self._floats = torch.zeros((3, spec.slots), device=self._device)
-        # rows: key of the random stream, tokens produced, top_k
-        self._integers = torch.zeros((3, spec.slots), dtype=torch.int64, device=self._device)
+        self.tables = Tables(
+            torch.zeros((3, spec.slots), device=self._device),
+            torch.zeros((3, spec.slots), dtype=torch.int64, device=self._device),
+        )
 
     def admit(self, admissions: Admissions) -> None:
         """Set the parameters of slots that change hands."""
@@ -94,12 +107,13 @@ class SlotParams:
         self.top_k[slots], self.top_p[slots] = ~wide, admissions.top_p < 1
         self.min_p[slots] = admissions.min_p > 0
         self.logprobs[slots] = admissions.logprobs
-        floats = np.stack([admissions.temperature, admissions.top_p, admissions.min_p])
+        temperature = np.where(self.method[slots] == Method.GREEDY, 0, admissions.temperature)
+        floats = np.stack([temperature, admissions.top_p, admissions.min_p]).astype(np.float32)
         keys = stream_keys(admissions.seeds)
         integers = np.stack([keys, admissions.produced.astype(np.int64), top_k])
         where = upload(slots, self._device)
-        self._floats.index_copy_(1, where, upload(floats, self._device))
-        self._integers.index_copy_(1, where, upload(integers, self._device))
+        self.tables.floats.index_copy_(1, where, upload(floats, self._device))
+        self.tables.integers.index_copy_(1, where, upload(integers, self._device))
 
     def cuts(self, slots: NDArray[np.int32]) -> Cuts:
         """Return the limits of the rows of `slots`."""
@@ -107,13 +121,13 @@ class SlotParams:
 
     def of(self, slots: torch.Tensor, offsets: torch.Tensor) -> RowParams:
         """Return the parameters of rows, given their slots and offsets [N]."""
-        temperature, top_p, min_p = self._floats[:, slots]
-        keys, produced, top_k = self._integers[:, slots]
+        temperature, top_p, min_p = self.tables.floats[:, slots]
+        keys, produced, top_k = self.tables.integers[:, slots]
         return RowParams(temperature, top_p, min_p, top_k, uniforms(keys, produced + offsets))
 
     def produced(self, slots: torch.Tensor, counts: torch.Tensor) -> None:
         """Add `counts` [S] to the tokens produced by `slots` [S]."""
-        self._integers[1].index_add_(0, slots, counts)
+        self.tables.integers[1].index_add_(0, slots, counts)
 
 
 def _methods(admissions: Admissions, vocab: int) -> NDArray[np.int8]:

@@ -51,8 +51,9 @@ class Penalties(LogitsProcessor):
         self._device = torch.device(spec.device)
         self._wanted = np.zeros(spec.slots, dtype=np.bool_)
         self._logged = np.zeros(spec.slots, dtype=np.int64)
-        # presence, frequency, repetition
-        self._strength = torch.zeros((3, spec.slots), device=self._device)
+        # presence, frequency, repetition: without effect, until a request wants one
+        neutral = np.repeat(np.array([[0], [0], [1]], dtype=np.float32), spec.slots, axis=1)
+        self._strength = upload(neutral, self._device)
         self._prompts = SlotLists(spec.slots, self._device)
         self._cells: torch.Tensor | None = None
         self._log = torch.zeros((spec.slots, 0), dtype=torch.int32, device=self._device)
@@ -68,12 +69,17 @@ class Penalties(LogitsProcessor):
             prompt = admissions.prompt[place][: None if repeats[place] else 0]
             self._prompts.put(slot, np.unique(prompt).astype(np.int64))
         places = np.flatnonzero(wanted)
-        if not len(places):
+        if not len(places) and self._cells is None:
             return
         strength = np.stack([admissions.presence, admissions.frequency, admissions.repetition])
         where = upload(slots, self._device)
         self._strength.index_copy_(1, where, upload(strength, self._device))
-        self._remember(slots[places], [admissions.outputs[place] for place in places.tolist()])
+        if len(places):
+            self._remember(slots[places], [admissions.outputs[place] for place in places.tolist()])
+
+    def wanted(self, slots: NDArray[np.int32]) -> NDArray[np.bool_]:
+        """Return which of `slots` have a penalty."""
+        return self._wanted[slots]
 
     def active(self, rows: RowContext) -> bool:
         """See `LogitsProcessor.active`."""
@@ -135,20 +141,22 @@ class Penalties(LogitsProcessor):
         if self._cells is None:
             shape = (len(self._wanted), self._vocab)
             self._cells = torch.zeros(shape, dtype=torch.int32, device=self._device)
-        where = upload(slots, self._device)
-        self._cells.index_fill_(0, where, 0)
+        self._cells.index_fill_(0, upload(slots, self._device), 0)
+        written = [upload(ids.astype(np.int64), self._device) for ids in outputs]
+        for slot, ids in zip(slots.tolist(), written, strict=True):
+            prompt = self._prompts.columns(slot)
+            if prompt:
+                self._cells[slot].index_fill_(0, prompt[0], IN_PROMPT)
+            if len(ids):
+                twos = torch.full_like(ids, ONE_OUTPUT, dtype=torch.int32)
+                self._cells[slot].index_add_(0, ids, twos)
+        self._start_logs(slots, written)
+
+    def _start_logs(self, slots: NDArray[np.int64], outputs: list[torch.Tensor]) -> None:
         self._logged[slots] = [len(one) for one in outputs]
         self._widen(int(self._logged[slots].max()))
         for slot, ids in zip(slots.tolist(), outputs, strict=True):
-            cells = self._cells[slot]
-            prompt = self._prompts.columns(slot)
-            if prompt:
-                cells.index_fill_(0, prompt[0], IN_PROMPT)
-            if len(ids):
-                written = upload(ids.astype(np.int64), self._device)
-                self._log[slot, : len(ids)] = written
-                twos = torch.full_like(written, ONE_OUTPUT, dtype=torch.int32)
-                cells.index_add_(0, written, twos)
+            self._log[slot, : len(ids)] = ids
 
     def _widen(self, columns: int) -> None:
         """Make room in the log."""

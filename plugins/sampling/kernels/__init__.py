@@ -1,0 +1,1 @@
+"""Triton kernels of the choice of tokens, each with the function that launches it."""
