@@ -1,6 +1,6 @@
-"""The `triton` attention backend on an accelerator: bandwidth of decode, arithmetic of prefill.
+"""Attention `triton` on an accelerator: bandwidth of decode, arithmetic of prefill, and `cudnn`'s.
 
-Run: python -m benchmarks.attention_cuda --out FILE [--only decode|prefill] [--sweep]
+Run: python -m benchmarks.attention_cuda --out FILE [--only decode|shared|prefill] [--sweep]
 """
 
 from __future__ import annotations
@@ -19,9 +19,16 @@ import numpy as np
 import torch
 from triton.runtime.errors import OutOfResources
 
-from camshaft.contracts.attention import AttentionLayer, AttentionMeta, AttentionSpec
+from camshaft.contracts.attention import (
+    AttentionBackend,
+    AttentionLayer,
+    AttentionMeta,
+    AttentionSpec,
+    SharedPrefixes,
+)
 from camshaft.plugins.attention import launch, triton
-from camshaft.plugins.attention.components import TritonSettings
+from camshaft.plugins.attention.components import CudnnSettings, TritonSettings
+from camshaft.plugins.attention.cudnn import CudnnAttention
 from camshaft.plugins.attention.launch import Blocks
 from camshaft.plugins.attention.triton import TritonAttention
 from camshaft.plugins.quant.components import KVNoneSettings
@@ -151,10 +158,11 @@ def decode_times(one: Case, *, write: bool) -> list[float]:
     return timed(graph.replay, len(one.fields))
 
 
-def prefill_times(one: Case) -> list[float]:
+def prefill_times(one: Case, backend: AttentionBackend) -> list[float]:
     """Time one layer, its plan left out."""
-    one.meta.plan = one.backend.plan(one.meta)
-    return timed(lambda: one.attend(one.fields[0], write=True), 1)
+    one.meta.plan = backend.plan(one.meta)
+    work = (one.layer, one.q, one.k, one.v, one.fields[0], one.meta, one.out)
+    return timed(lambda: backend.forward(*work), 1)
 
 
 class Report:
@@ -234,14 +242,47 @@ def decode(report: Report, *, sweep: bool) -> None:
         one.backend._scratch.clear()
 
 
+def shared(report: Report) -> None:
+    """Decode of many requests that begin with the same pages, with the cascade and without."""
+    shapes = ((256, 2048, 128), (32, 2048, 128), (8, 16384, 128))
+    for (requests, prefix, own), heads in itertools.product(shapes, HEADS):
+        name = f"shared {requests}x{own}+{prefix} h{heads[0]}/{heads[1]} p64"
+        one = case(requests, prefix + own - 1, 1, heads, 64, 4)
+        columns = prefix // 64
+        one.meta.page_table[:, :columns] = one.meta.page_table[0, :columns].clone()
+        once = (prefix + requests * own) * heads[1] * DIM * 2 * DTYPE.itemsize
+        everybody = np.zeros(requests, dtype=np.int32)
+        sharing = SharedPrefixes(everybody, np.array([prefix], dtype=np.int32))
+        for recipe in ("plain", "cascade"):
+            one.meta.shared = sharing if recipe == "cascade" else None
+            times = decode_times(one, write=False)
+            report.add(name, recipe, "attend", "us", times)
+            floor = [100 * once / time / 1e-6 / READ_BYTES_S for time in times]
+            report.add(name, recipe, "of_one_read", "%", floor)
+
+
 def prefill(report: Report, *, sweep: bool) -> None:
-    """Prompts without anything stored, and a chunk over a long context."""
-    shapes = ((8, 0, 4096), (1, 0, 16384), (4, 14336, 2048))
+    """Prompts without anything stored, chunks over a context, and requests that fill no blocks."""
+    shapes = (
+        (8, 0, 4096),
+        (2, 0, 4096),
+        (1, 0, 16384),
+        (1, 8192, 8192),
+        (4, 14336, 2048),
+        (2, 1000, 3500),
+    )
     for (requests, context, tokens), heads, page in itertools.product(shapes, HEADS, (16, 64)):
         name = f"prefill {requests}x{context}+{tokens} h{heads[0]}/{heads[1]} p{page}"
         pairs = tokens * context + tokens * (tokens + 1) // 2  # of a query and a key it sees
         flops = 4 * requests * pairs * heads[0] * DIM
         one = case(requests, context, tokens, heads, page, 1)
+
+        def add(recipe: str, times: list[float], name: str = name, flops: int = flops) -> None:
+            report.add(name, recipe, "attend", "us", times)
+            report.add(name, recipe, "rate", "TFLOP/s", [flops / time / 1e6 for time in times])
+
+        cudnn = CudnnAttention(CudnnSettings(), one.backend.spec, one.backend.kv_quant)
+        add("cudnn", prefill_times(one, cudnn))
         chosen = [one.backend.prefill_blocks]
         if sweep and heads == HEADS[0] and page == 16:
             chosen += PREFILL_BLOCKS
@@ -249,26 +290,25 @@ def prefill(report: Report, *, sweep: bool) -> None:
             one.backend.prefill_blocks = blocks
             recipe = f"m{blocks.rows} k{blocks.keys} w{blocks.warps} s{blocks.stages}"
             try:
-                times = prefill_times(one)
+                add(recipe, prefill_times(one, one.backend))
             except OutOfResources:
                 print(f"{name:34} {recipe:26} does not fit")
-                continue
-            report.add(name, recipe, "attend", "us", times)
-            report.add(name, recipe, "rate", "TFLOP/s", [flops / time / 1e6 for time in times])
 
 
 def main() -> None:
     """Measure and write."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, required=True, help="JSON lines are appended to it")
-    parser.add_argument("--only", choices=("decode", "prefill"))
+    parser.add_argument("--only", choices=("decode", "shared", "prefill"))
     parser.add_argument("--sweep", action="store_true", help="try other block sizes as well")
     args = parser.parse_args()
     args.out.parent.mkdir(parents=True, exist_ok=True)
     report = Report(args.out)
-    if args.only != "prefill":
+    if args.only in {None, "decode"}:
         decode(report, sweep=args.sweep)
-    if args.only != "decode":
+    if args.only in {None, "shared"}:
+        shared(report)
+    if args.only in {None, "prefill"}:
         prefill(report, sweep=args.sweep)
 
 

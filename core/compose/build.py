@@ -18,8 +18,10 @@ from ..executor.graphs import DecodeGraphs
 from ..executor.groups import allocate_group
 from ..executor.late import LateExecutor
 from ..executor.null import NullExecutor
+from ..executor.pieces import LayerGraphs
 from ..executor.state import DeviceState
 from ..executor.torch_executor import TorchExecutor, TorchParts
+from ..executor.warm_up import warm_up
 from ..facts import Capability
 from ..info import EngineInfo
 from ..loop.clock import Clock
@@ -100,6 +102,7 @@ def _assemble(
     else:
         progress("allocating pages")
         executor = _torch_executor(drawing, memory, model, ops)
+        _warm_up(drawing, executor, memory.room, progress)
     if recipe.engine.executor.use == "late":
         executor = LateExecutor(executor, recipe.engine.executor.late_steps)
     text = text_model()
@@ -154,18 +157,41 @@ def _torch_executor(drawing: Drawing, memory: MemoryPlan, model: Model, ops: Ops
             poison=recipe.engine.poison,
         )
     )
-    can_record = Capability.GRAPHS in drawing.facts.capabilities and DecodeGraphs.allowed(executor)
-    if recipe.engine.graphs and can_record:
-        executor.graphs = DecodeGraphs(executor, slots, memory.room)
+    if recipe.engine.graphs and Capability.GRAPHS in drawing.facts.capabilities:
+        if DecodeGraphs.allowed(executor):
+            executor.graphs = DecodeGraphs(executor, slots, memory.room)
+        if LayerGraphs.allowed(executor):
+            executor.pieces = LayerGraphs(executor, recipe.scheduler.step_tokens)
     return executor
+
+
+def _warm_up(
+    drawing: Drawing, executor: TorchExecutor, room: int, progress: Callable[[str], None]
+) -> None:
+    """Run what the recipe wants to have run before the first request."""
+    wanted, scheduler = drawing.recipe.engine.warm_up, drawing.recipe.scheduler
+    if wanted == "auto":
+        wanted = "kernels" if Capability.GRAPHS in drawing.facts.capabilities else "off"
+    if wanted == "off":
+        return
+    progress("warming up")
+    for backend in dict.fromkeys(one for pair in drawing.attention for one in pair):
+        backend.warm_up(drawing.hardware.device, scheduler.step_tokens)
+    graphs = executor.graphs
+    warm_up(
+        executor,
+        slots=scheduler.max_running,
+        step_tokens=scheduler.step_tokens,
+        room=room,
+        decode_sizes=graphs.sizes if graphs is not None and wanted == "graphs" else (),
+    )
 
 
 def _sampler(drawing: Drawing, vocab: int) -> Sampler:
     recipe = drawing.recipe
     processors = tuple(one.build() for one in recipe.sampling.processors)
-    spec = SamplerSpec(
-        vocab, recipe.scheduler.max_running, drawing.hardware.device, processors=processors
-    )
+    slots = recipe.scheduler.max_running + 1  # one stands for padding in recorded steps
+    spec = SamplerSpec(vocab, slots, drawing.hardware.device, processors=processors)
     for one in processors:
         one.attach(spec)
     sampler: Sampler = recipe.sampling.use.build(spec)

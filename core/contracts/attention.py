@@ -24,6 +24,7 @@ __all__ = [
     "GraphLevel",
     "KVLayout",
     "Rope",
+    "SharedPrefixes",
 ]
 
 
@@ -145,6 +146,23 @@ class AttentionLayer:
     norm_eps: float = 1e-6
 
 
+@dataclass(frozen=True, slots=True)
+class SharedPrefixes:
+    """Which decoding requests begin with the same pages. Numpy arrays; S groups.
+
+    Every member has its group's whole prefix in context, and the first columns of all members'
+    page tables are equal. A request is in one group at most.
+
+    Attributes:
+        group: int32 [R] group of each of a step's leading requests, -1 for none; R is at most
+            `decode_requests`.
+        tokens: int32 [S] tokens of each group's prefix: whole pages.
+    """
+
+    group: NDArray[np.int32]
+    tokens: NDArray[np.int32]
+
+
 @dataclass(slots=True)
 class AttentionMeta:
     """One KV group's view of a step. Tensors are on the device; `host_*` are numpy.
@@ -160,6 +178,7 @@ class AttentionMeta:
         write_offset: int64 [T] place in that page.
         host_query_start: [B + 1].
         host_context: [B] upper bound of `context`, exact without speculation.
+        shared: Who shares what, for backends that ask for it; None if nobody does.
         plan: What `plan` returned, for each slice.
     """
 
@@ -173,6 +192,7 @@ class AttentionMeta:
     write_offset: torch.Tensor
     host_query_start: NDArray[np.int32]
     host_context: NDArray[np.int32]
+    shared: SharedPrefixes | None = None
     plan: Any = field(default=None)
 
 
@@ -187,11 +207,15 @@ class AttentionBackend(ABC):
             with speculation.
         needs_zeroed_pages: Pages must be zeroed when they change hands, because unwritten slots
             are read. Without it a backend must be correct with NaN in every unwritten slot.
+        sharing_pays_from: The fewest tokens, over all requests, that need not be read again for
+            `AttentionMeta.shared` to be worth filling in; 0 says that this backend does not look
+            at it. To ignore it is always correct.
     """
 
     graph_level: GraphLevel = GraphLevel.NEVER
     needs_exact_host_lengths: bool = False
     needs_zeroed_pages: bool = False
+    sharing_pays_from: int = 0
 
     @staticmethod
     @abstractmethod
@@ -202,12 +226,33 @@ class AttentionBackend(ABC):
     def kv_layout(self) -> KVLayout:
         """Return the layout of a page of one layer. Both backends of a recipe must agree."""
 
+    def warm_up(self, device: str, step_tokens: int) -> None:  # noqa: B027 - nothing by default
+        """Make what would otherwise be made inside a step, such as the plans of a library.
+
+        Called once, before the first step, in the thread that runs all steps.
+
+        Args:
+            device: The `torch.device` name.
+            step_tokens: Most tokens of a step.
+        """
+
     @abstractmethod
     def plan(self, meta: AttentionMeta, *, capture: bool = False) -> Any:  # noqa: ANN401
         """Prepare what all layers share; the result becomes `meta.plan`.
 
         With `capture` the batch is a placeholder of the largest size: split counts and buffer
-        sizes chosen now stay valid for every replay.
+        sizes chosen now stay valid for every replay. If it has `shared`, in which nobody shares
+        anything yet, replays of this recording may share; `share` says what.
+        """
+
+    def share(self, plan: Any, shared: SharedPrefixes) -> None:  # noqa: ANN401, B027
+        """Tell a captured plan who shares what, before a replay in which that is new.
+
+        Called only where `sharing_pays_from` is above 0.
+
+        Args:
+            plan: What `plan(capture=True)` returned for a batch with `shared`.
+            shared: Of the replay; its requests may be fewer than those of the recording.
         """
 
     @abstractmethod

@@ -57,6 +57,24 @@ class Communicator(Protocol):
         ...
 
 
+Outputs = tuple["torch.Tensor | None", ...]
+
+
+class Recording(Protocol):
+    """A function that was recorded. All recordings of a device replay one after the other."""
+
+    def replay(self) -> Outputs:
+        """Run it on what its buffers hold now; return its results, the same tensors each time."""
+        ...
+
+    def share(self) -> None:
+        """Let recordings that are made later use the memory of the results.
+
+        Results are then good until the next replay of any of those.
+        """
+        ...
+
+
 class HardwareBackend(ABC):
     """A device. Constructed as `Backend(settings)`, light: nothing is touched before `open`.
 
@@ -112,10 +130,10 @@ class HardwareBackend(ABC):
         """Start a copy to host memory; good after an event recorded behind it was waited for."""
 
     @abstractmethod
-    def capture(self, function: Callable[[], None]) -> Callable[[], None]:
-        """Record a function over fixed buffers and return its replay.
+    def capture(self, function: Callable[[], Outputs]) -> Recording:
+        """Record a function over fixed buffers, after running it to warm up.
 
-        Devices without graphs return the function. Called only if every part allows it.
+        Devices without graphs run the function at each replay. Called only if every part allows it.
         """
 
     @abstractmethod

@@ -1,7 +1,8 @@
 """Decode steps as recorded graphs, one for each padded number of requests.
 
 In a graph everything about a step is derived on the device from the slots: last tokens, exact
-lengths, page tables. The host fills one small buffer and replays.
+lengths, page tables and, where the sampler can be recorded, the chosen tokens. The host replays; it
+sends the slots only when they are others than in the last replay.
 """
 
 from __future__ import annotations
@@ -12,14 +13,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from ..contracts.attention import AttentionMeta, GraphLevel
+from ..contracts.attention import AttentionMeta, GraphLevel, SharedPrefixes
 from ..contracts.quant import StepContext
 from ..contracts.scheduler import Rows
 from .metadata import Slice, StepTensors
+from .upload import to_device
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Hashable, Sequence
 
+    from numpy.typing import NDArray
+
+    from ..contracts.hardware import Outputs, Recording
     from ..step import Step
     from .torch_executor import TorchExecutor
 
@@ -32,12 +37,21 @@ def padded_sizes(most: int) -> list[int]:
 
 @dataclass(slots=True)
 class _Recording:
-    """A graph and the buffers that it reads and writes: it knows their addresses only."""
+    """A graph and the buffers that it reads and writes: it knows their addresses only.
+
+    Attributes:
+        slots: int64 [size], padded.
+        metas: What attention reads; kept alive.
+        graph: Returns what `DecodeGraphs.run` does, for all `size` rows.
+        held: What `slots` holds.
+        shared: What the plan of each KV group knows of shared prefixes.
+    """
 
     slots: torch.Tensor
     metas: list[AttentionMeta]
-    logits: torch.Tensor
-    replay: Callable[[], None]
+    graph: Recording
+    held: NDArray[np.int64]
+    shared: list[SharedPrefixes | None]
 
 
 class DecodeGraphs:
@@ -55,7 +69,7 @@ class DecodeGraphs:
         self.sizes = padded_sizes(most_requests)
         self.room = room
         self.replays = 0
-        self._recorded: dict[int, _Recording] = {}
+        self._recorded: dict[tuple[int, Hashable, tuple[bool, ...]], _Recording] = {}
 
     @staticmethod
     def allowed(executor: TorchExecutor) -> bool:
@@ -76,51 +90,98 @@ class DecodeGraphs:
             and bool((step.tokens < 0).all())
         )
 
-    def run(self, slots: torch.Tensor) -> torch.Tensor:
-        """Run a decode step of these slots, int64 [B]; return float32 logits [B, V].
+    def run(
+        self,
+        slots: NDArray[np.int32],
+        choice: Hashable,
+        shared: Sequence[SharedPrefixes | None],
+    ) -> torch.Tensor:
+        """Run a decode step of these slots [B]. Lengths are advanced.
 
-        Lengths are advanced. The logits are good until the next step of the same size.
+        Args:
+            slots: Of the requests.
+            choice: A key of `Sampler.recordable`, or None to stop at the logits.
+            shared: Of each KV group. Who shares nothing runs graphs that know of no sharing.
+
+        Returns:
+            With a key the chosen tokens, int64 [B], -1 where the logits were not finite; they are
+            the slots' last tokens now. Without one the logits [B, V]. Good until the next run.
         """
         count = len(slots)
         size = self.sizes[int(np.searchsorted(self.sizes, count))]
-        recording = self._recorded.get(size)
+        sharing = tuple(one is not None for one in shared)
+        recording = self._recorded.get((size, choice, sharing))
         if recording is None:
-            recording = self._recorded[size] = self._record(size)
-        recording.slots[:count] = slots
-        recording.slots[count:] = self.executor.parts.state.padding
-        recording.replay()
+            recording = self._record(size, choice, sharing)
+            self._recorded[size, choice, sharing] = recording
+        self._send_slots(recording, slots)
+        self._send_shared(recording, shared)
+        (result,) = recording.graph.replay()
+        assert result is not None
         self.replays += 1
-        return recording.logits[:count]
+        return result[:count]
 
-    def _record(self, size: int) -> _Recording:
+    def _send_slots(self, recording: _Recording, slots: NDArray[np.int32]) -> None:
+        """Fill the graph's slots, unless they are there from the last step."""
         state = self.executor.parts.state
-        slots = torch.full((size,), state.padding, dtype=torch.int64, device=state.device)
-        produced: list[torch.Tensor] = []
-        metas = self._plans(size, slots)
+        padded = np.full(len(recording.held), state.padding, dtype=np.int64)
+        padded[: len(slots)] = slots
+        if not np.array_equal(padded, recording.held):
+            recording.slots.copy_(to_device(padded, state.device))
+            recording.held = padded
 
-        def step() -> None:
-            produced[:] = [self._step(slots, metas)]
+    def _send_shared(self, recording: _Recording, shared: Sequence[SharedPrefixes | None]) -> None:
+        """Tell the plans who shares what, unless they know from the last step."""
+        for index, one in enumerate(shared):
+            if one is not None and one is not recording.shared[index]:
+                decode = self.executor.parts.groups[index].decode
+                decode.share(recording.metas[index].plan, one)
+                recording.shared[index] = one
 
-        replay = self.executor.parts.hardware.capture(step)
-        return _Recording(slots, metas, produced[0], replay)
+    def _record(self, size: int, choice: Hashable, sharing: tuple[bool, ...]) -> _Recording:
+        state = self.executor.parts.state
+        held = np.full(size, state.padding, dtype=np.int64)
+        slots = to_device(held, state.device)
+        metas = self._plans(size, slots, sharing)
 
-    def _plans(self, size: int, slots: torch.Tensor) -> list[AttentionMeta]:
+        def step() -> Outputs:
+            logits = self._step(slots, metas)
+            return (logits if choice is None else self._choose(choice, logits, slots),)
+
+        graph = self.executor.parts.hardware.capture(step)
+        graph.share()
+        return _Recording(slots, metas, graph, held, [None] * len(metas))
+
+    def _choose(self, choice: Hashable, logits: torch.Tensor, slots: torch.Tensor) -> torch.Tensor:
+        """Choose tokens and remember them, as part of the graph."""
+        parts = self.executor.parts
+        chosen = parts.sampler.record(choice, logits, slots)
+        parts.state.last_token[slots] = chosen.tokens
+        return torch.where(chosen.finite, chosen.tokens, -1)
+
+    def _plans(
+        self, size: int, slots: torch.Tensor, sharing: tuple[bool, ...]
+    ) -> list[AttentionMeta]:
         """Let attention choose its splits for the largest step of this size."""
         state = self.executor.parts.state
         starts = np.arange(size + 1, dtype=np.int32)
+        nobody = SharedPrefixes(np.full(size, -1, dtype=np.int32), np.zeros(0, dtype=np.int32))
         metas = []
-        for table, group in zip(state.tables, self.executor.parts.groups, strict=True):
+        groups = zip(state.tables, self.executor.parts.groups, sharing, strict=True)
+        for table, group, shares in groups:
+            context = torch.zeros(size, dtype=torch.int64, device=state.device)
             meta = AttentionMeta(
                 decode_requests=size,
                 query_start=torch.from_numpy(starts).to(state.device, torch.int64),
-                context=torch.zeros(size, dtype=torch.int64, device=state.device),
-                positions=torch.zeros(size, dtype=torch.int64, device=state.device),
+                context=context,
+                positions=context,  # a request's only token stands behind its context
                 request=torch.arange(size, device=state.device),
                 page_table=table[slots],
                 write_page=torch.zeros(size, dtype=torch.int64, device=state.device),
                 write_offset=torch.zeros(size, dtype=torch.int64, device=state.device),
                 host_query_start=starts,
                 host_context=np.full(size, self.room - 1, dtype=np.int32),
+                shared=nobody if shares else None,
             )
             meta.plan = group.decode.plan(meta, capture=True)
             metas.append(meta)
@@ -130,21 +191,23 @@ class DecodeGraphs:
         """Run a decode step on fixed buffers: what a graph records."""
         parts = self.executor.parts
         state = parts.state
-        positions = state.lengths[slots]
         groups = []
         for table, group, meta in zip(state.tables, parts.groups, metas, strict=True):
             # the buffers that the plan knows are filled, not replaced
-            meta.context.copy_(positions)
-            meta.positions.copy_(positions)
-            meta.page_table.copy_(table[slots])
-            page = positions // group.page_tokens
+            torch.index_select(state.lengths, 0, slots, out=meta.context)
+            torch.index_select(table, 0, slots, out=meta.page_table)
+            torch.remainder(meta.context, group.page_tokens, out=meta.write_offset)
+            page = meta.context // group.page_tokens
             meta.write_page.copy_(meta.page_table.gather(1, page[:, None])[:, 0])
-            meta.write_offset.copy_(positions - page * group.page_tokens)
             groups.append([Slice(group.decode, meta, slice(0, len(slots)))])
-        tokens = state.last_token[slots]
-        tensors = StepTensors(slots, tokens, torch.ones_like(slots), positions, groups, None)
+        for layer in parts.model.layers:
+            if layer.attention.rope is not None:
+                layer.attention.rope.forget()  # the same buffer holds other positions now
+        tokens, positions = state.last_token[slots], metas[0].context
+        tensors = StepTensors(slots, tokens, slots, positions, groups, None)
         handover, _ = self.executor.forward(tensors)
         logits = parts.model.logits(parts.model.norm(handover), StepContext(tokens=len(slots)))
         # padding shares one slot, which stays empty
-        state.lengths[slots] = torch.where(slots == state.padding, 0, positions + 1)
+        state.lengths[slots] = positions + 1
+        state.lengths[state.padding :].zero_()
         return logits

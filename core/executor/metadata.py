@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from ..contracts.attention import AttentionBackend, AttentionMeta
+from ..contracts.attention import AttentionBackend, AttentionMeta, SharedPrefixes
 from ..step import FROM_DEVICE, FROM_DRAFTS, Step
 from .rows import HostRows, LogitRows
 from .upload import Upload
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
     from .groups import GroupMemory
@@ -50,8 +52,20 @@ class StepTensors:
     rows: LogitRows | None
 
 
-def step_tensors(step: Step, state: DeviceState, groups: list[GroupMemory]) -> StepTensors:
-    """Derive positions, write places and page tables on the device. Nothing is read back."""
+def step_tensors(
+    step: Step,
+    state: DeviceState,
+    groups: list[GroupMemory],
+    shared: Sequence[SharedPrefixes | None],
+) -> StepTensors:
+    """Derive positions, write places and page tables on the device. Nothing is read back.
+
+    Args:
+        step: The step.
+        state: Up to date with it.
+        groups: KV groups.
+        shared: What decoding requests share in each of them.
+    """
     host_lengths = np.diff(step.starts)
     host_request = np.repeat(np.arange(len(step.slots), dtype=np.int32), host_lengths)
     host_offset = np.arange(len(host_request), dtype=np.int32) - step.starts[host_request]
@@ -85,7 +99,13 @@ def step_tensors(step: Step, state: DeviceState, groups: list[GroupMemory]) -> S
         lengths=lengths,
         positions=positions,
         groups=[
-            _slices(group, _of_group(per_request, state.tables[index], slots, group, longest))
+            _slices(
+                group,
+                replace(
+                    _of_group(per_request, state.tables[index], slots, group, longest),
+                    shared=shared[index],
+                ),
+            )
             for index, group in enumerate(groups)
         ],
         rows=None if host_rows is None else host_rows.on_device(upload, step, state),
@@ -180,4 +200,5 @@ def _part(meta: AttentionMeta, first: int, last: int) -> AttentionMeta:
         write_offset=meta.write_offset[tokens],
         host_query_start=starts[first : last + 1] - starts[first],
         host_context=meta.host_context[first:last],
+        shared=None if first else meta.shared,
     )

@@ -14,6 +14,8 @@ from ..contracts.quant import StepContext
 from ..step import LogprobRows, Step, StepOutput
 from .graphs import DecodeGraphs
 from .metadata import Slice, StepTensors, step_tensors
+from .pieces import LayerGraphs
+from .prefixes import SharedPages
 from .rows import HostRows, LogitRows
 from .state import DeviceState
 from .upload import Upload
@@ -21,7 +23,7 @@ from .upload import Upload
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from ..contracts.attention import AttentionLayer
+    from ..contracts.attention import AttentionLayer, SharedPrefixes
     from ..contracts.hardware import Event, HardwareBackend
     from ..contracts.model import Model
     from ..contracts.ops import Ops
@@ -57,7 +59,10 @@ class TorchParts:
 
 @dataclass(slots=True)
 class _Flight:
-    """A launched step: its logits, later its tokens on their way to the host."""
+    """A launched step: its logits, later its tokens on their way to the host.
+
+    `chosen` are tokens of a recorded choice, one for each request, -1 where there is none.
+    """
 
     requests: int
     rows: LogitRows | None
@@ -65,6 +70,7 @@ class _Flight:
     hidden: dict[int, torch.Tensor]
     results: dict[str, torch.Tensor]
     event: Event | None = None
+    chosen: torch.Tensor | None = None
 
 
 class TorchExecutor(Executor):
@@ -78,7 +84,9 @@ class TorchExecutor(Executor):
             for backend in (group.prefill, group.decode)
         )
         self.graphs: DecodeGraphs | None = None
+        self.pieces: LayerGraphs | None = None
         self._flights: dict[int, _Flight] = {}
+        self._sharing = _sharing(parts)
         self._group_of = {
             layer: index for index, group in enumerate(parts.groups) for layer in group.fields
         }
@@ -90,13 +98,20 @@ class TorchExecutor(Executor):
         if len(step.copies) or len(step.fresh):
             self._move_pages(step)
         state.update(step)
+        for one in self._sharing:
+            if one is not None:
+                one.follow(step)
         if len(step.admissions):
             parts.sampler.admit(step.admissions)
         if self.graphs is not None and self.graphs.fits(step):
             self._flights[step.id] = self._decode(step, self.graphs)
             return
-        tensors = step_tensors(step, state, parts.groups)
-        handover, hidden = self.forward(tensors)
+        tensors = step_tensors(step, state, parts.groups, self._shared(step))
+        hidden: dict[int, torch.Tensor] = {}
+        if self.pieces is not None:
+            handover = self.pieces.run(tensors)
+        else:
+            handover, hidden = self.forward(tensors)
         state.lengths[tensors.slots] += tensors.lengths
         rows, logits = tensors.rows, None
         if rows is not None:
@@ -109,15 +124,26 @@ class TorchExecutor(Executor):
         self._flights[step.id] = _Flight(len(step.slots), rows, logits, hidden, {})
 
     def _decode(self, step: Step, graphs: DecodeGraphs) -> _Flight:
-        """Replay a recorded decode step."""
+        """Replay a recorded decode step, with the choice of tokens if that can be recorded."""
+        choice = self.parts.sampler.recordable(step.slots)
+        result = graphs.run(step.slots, choice, self._shared(step))
+        if choice is not None:
+            return _Flight(len(step.slots), None, None, {}, {}, chosen=result)
         host_rows = HostRows.of(step)
         assert host_rows is not None
         upload = Upload()
         host_rows.add_to(upload)
         upload.send(self.parts.state.device)
         rows = host_rows.on_device(upload, step, self.parts.state)
-        logits = graphs.run(rows.context.slots)
-        return _Flight(len(step.slots), rows, logits, {}, {})
+        return _Flight(len(step.slots), rows, result, {}, {})
+
+    def _shared(self, step: Step) -> list[SharedPrefixes | None]:
+        """Return what the step's decoding requests share, in each KV group."""
+        count = step.decode_requests
+        return [
+            None if one is None else one.among(step.slots[:count], step.context[:count])
+            for one in self._sharing
+        ]
 
     def _move_pages(self, step: Step) -> None:
         groups, ratio = self.parts.groups, self.parts.state.ratio
@@ -145,7 +171,8 @@ class TorchExecutor(Executor):
         hidden: dict[int, torch.Tensor] = {}
         for layer in model.layers:
             qkv, carried = layer.before(handover, context)
-            attended = self._attend(layer.attention, qkv, tensors)
+            attended = qkv.new_empty((len(qkv), layer.attention.heads * layer.attention.value_dim))
+            self.attend(layer.attention, qkv, tensors, attended)
             handover = layer.after(attended, carried, context)
             if layer.attention.index in wanted:
                 total = handover.hidden
@@ -154,15 +181,15 @@ class TorchExecutor(Executor):
                 )
         return handover, hidden
 
-    def _attend(
-        self, layer: AttentionLayer, qkv: torch.Tensor, tensors: StepTensors
-    ) -> torch.Tensor:
+    def attend(
+        self, layer: AttentionLayer, qkv: torch.Tensor, tensors: StepTensors, out: torch.Tensor
+    ) -> None:
+        """Attend over the pages with qkv [T, ...], and leave the result in `out` [T, H * Dv]."""
         group = self._group_of[layer.index]
         fields = self.parts.groups[group].fields[layer.index]
-        out = qkv.new_empty((len(qkv), layer.heads, layer.value_dim))
+        heads = out.view(len(qkv), layer.heads, layer.value_dim)
         for part in tensors.groups[group]:
-            self._attend_slice(layer, qkv[part.tokens], fields, part, out[part.tokens])
-        return out.view(len(qkv), -1)
+            self._attend_slice(layer, qkv[part.tokens], fields, part, heads[part.tokens])
 
     def _attend_slice(
         self,
@@ -183,6 +210,11 @@ class TorchExecutor(Executor):
     def sample(self, step: int, masks: NDArray[np.int32] | None = None) -> None:
         """See `Executor.sample`."""
         flight, parts = self._flights[step], self.parts
+        if flight.chosen is not None:
+            assert masks is None, "a recorded choice takes no masks"
+            self._send(flight, {"recorded": flight.chosen})
+            flight.chosen = None
+            return
         if flight.rows is None or flight.logits is None:
             return
         rows = flight.rows.context
@@ -190,7 +222,6 @@ class TorchExecutor(Executor):
         sampled = parts.sampler.sample(flight.logits, rows, device_masks)
         flight.logits = None
         self._remember(sampled, rows.slots, rows.row_start)
-        to_host = parts.hardware.to_host
         results = {"tokens": sampled.tokens, "counts": sampled.counts, "finite": sampled.finite}
         if sampled.logprobs is not None:
             results |= _logprob_tensors(sampled.logprobs)
@@ -199,8 +230,13 @@ class TorchExecutor(Executor):
             drafts = parts.speculator.propose(rows, sampled, flight.hidden)
             parts.state.drafts[rows.slots] = drafts
             results["drafts"] = drafts
-        flight.results = {name: to_host(tensor) for name, tensor in results.items()}
-        flight.event = parts.hardware.event()
+        self._send(flight, results)
+
+    def _send(self, flight: _Flight, results: dict[str, torch.Tensor]) -> None:
+        """Start the copies to the host."""
+        hardware = self.parts.hardware
+        flight.results = {name: hardware.to_host(tensor) for name, tensor in results.items()}
+        flight.event = hardware.event()
         flight.event.record()
 
     def _remember(self, sampled: Sampled, slots: torch.Tensor, row_start: torch.Tensor) -> None:
@@ -216,23 +252,19 @@ class TorchExecutor(Executor):
         flight = self._flights.pop(step)
         if flight.event is not None:
             flight.event.wait()
-        count = flight.requests
-        if flight.rows is None:
-            return StepOutput(
-                step,
-                np.zeros((count, 1), dtype=np.int32),
-                np.zeros(count, dtype=np.int32),
-                np.ones(count, dtype=np.bool_),
-            )
         host = {name: tensor.numpy() for name, tensor in flight.results.items()}
+        if "recorded" in host:
+            return _recorded_output(step, host["recorded"])
+        if flight.rows is None:
+            return _empty_output(step, flight.requests, 1)
         where = flight.rows.requests
-        tokens = np.zeros((count, host["tokens"].shape[1]), dtype=np.int32)
-        counts = np.zeros(count, dtype=np.int32)
-        finite = np.ones(count, dtype=np.bool_)
-        tokens[where], counts[where], finite[where] = host["tokens"], host["counts"], host["finite"]
-        output = StepOutput(step, tokens, counts, finite, _host_logprobs(host, where))
+        output = _empty_output(step, flight.requests, host["tokens"].shape[1])
+        output.tokens[where], output.counts[where] = host["tokens"], host["counts"]
+        output.finite[where] = host["finite"]
+        output.logprobs = _host_logprobs(host, where)
         if "drafts" in host:
-            output.drafts = np.full((count, host["drafts"].shape[1]), -1, dtype=np.int32)
+            shape = (flight.requests, host["drafts"].shape[1])
+            output.drafts = np.full(shape, -1, dtype=np.int32)
             output.drafts[where] = host["drafts"]
         return output
 
@@ -240,6 +272,38 @@ class TorchExecutor(Executor):
         """See `Executor.close`."""
         self._flights.clear()
         self.parts.hardware.close()
+
+
+def _sharing(parts: TorchParts) -> list[SharedPages | None]:
+    """Follow the pages of each KV group whose backend reads shared prefixes once."""
+    state = parts.state
+    followed: list[SharedPages | None] = []
+    for index, (table, group) in enumerate(zip(state.tables, parts.groups, strict=True)):
+        pays_from = group.decode.sharing_pays_from
+        # under speculation the host knows only bounds of what is in pages
+        if not pays_from or parts.speculator is not None:
+            followed.append(None)
+            continue
+        slots, columns = table.shape[0], table.shape[1] // state.ratio
+        page_tokens = group.page_tokens * state.ratio
+        followed.append(SharedPages(index, slots, columns, page_tokens, pays_from))
+    return followed
+
+
+def _empty_output(step: int, requests: int, width: int) -> StepOutput:
+    """Return the output of a step without tokens."""
+    return StepOutput(
+        step,
+        np.zeros((requests, width), dtype=np.int32),
+        np.zeros(requests, dtype=np.int32),
+        np.ones(requests, dtype=np.bool_),
+    )
+
+
+def _recorded_output(step: int, chosen: NDArray[np.int64]) -> StepOutput:
+    """Return the output of a recorded choice, -1 where logits were not finite."""
+    tokens = np.maximum(chosen, 0).astype(np.int32)[:, None]
+    return StepOutput(step, tokens, np.ones(len(chosen), dtype=np.int32), chosen >= 0)
 
 
 def _logprob_tensors(one: DeviceLogprobs) -> dict[str, torch.Tensor]:

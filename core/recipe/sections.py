@@ -180,7 +180,12 @@ class EngineSection(Section):
     deterministic: bool = False
     """Results for a request do not depend on what else is in the batch; slower."""
     graphs: bool = True
-    """Record decode steps in graphs, where the device and the attention can."""
+    """Record decode steps, and what lies between the attentions of other steps, in graphs, where
+    device and attention can."""
+    warm_up: Literal["auto", "off", "kernels", "graphs"] = "auto"
+    """What runs before the first request: `kernels` meets every kind of step once, so that nothing
+    is compiled later; `graphs` also records every decode step, which takes seconds. `auto` is
+    `kernels` on devices with graphs, `off` on others."""
     debug: bool = False
     """Assert the engine's invariants at every step; slow."""
     poison: bool = False

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import random
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +17,8 @@ from ..contracts.attention import (
     AttentionLayer,
     AttentionMeta,
     AttentionSpec,
+    GraphLevel,
+    SharedPrefixes,
 )
 from ..contracts.kv_quant import KVQuant
 from ..facts import DeviceFacts
@@ -22,6 +26,9 @@ from ..registry import Registry
 
 Sequences = list[tuple[int, int]]
 """(tokens in pages before the step, tokens in the step) of each request."""
+
+Prefixes = Sequence[tuple[Sequence[int], int]]
+"""(requests, tokens that they share) of each group."""
 
 CPU = DeviceFacts("cpu", "test", 2**30, frozenset({"float32", "bfloat16"}))
 
@@ -38,6 +45,7 @@ class Scene:
         seed: int = 0,
         layer: AttentionLayer | None = None,
         device: str = "cpu",
+        prefixes: Prefixes = (),
     ) -> None:
         self.backend, self.spec, self.sequences, self.device = backend, spec, sequences, device
         generator = torch.Generator().manual_seed(seed)
@@ -56,8 +64,28 @@ class Scene:
         random.Random(seed).shuffle(ids)
         self.tables = [[ids.pop() for _ in range(count)] for count in pages]
         self.pages = len(ids) + sum(pages) + 1
+        self.prefixes = prefixes
+        for members, tokens in prefixes:
+            self._share(members, tokens)
         self.fields = self._fields()
         self._store_context()
+
+    def _share(self, members: Sequence[int], tokens: int) -> None:
+        """Let members begin with the first one's tokens, in its pages."""
+        leader, columns = members[0], tokens // self.spec.page_tokens
+        for member in members[1:]:
+            self.keys[member][:tokens] = self.keys[leader][:tokens]
+            self.values[member][:tokens] = self.values[leader][:tokens]
+            self.tables[member][:columns] = self.tables[leader][:columns]
+
+    def shared(self, requests: Sequence[int]) -> SharedPrefixes | None:
+        """Return what these requests share, in this order."""
+        if not self.prefixes:
+            return None
+        group = np.full(len(requests), -1, dtype=np.int32)
+        for number, (members, _) in enumerate(self.prefixes):
+            group[[requests.index(member) for member in members]] = number
+        return SharedPrefixes(group, np.array([n for _, n in self.prefixes], dtype=np.int32))
 
     def _fields(self) -> dict[str, torch.Tensor]:
         """Return pages whose unwritten slots hold what a backend must bear."""
@@ -81,12 +109,17 @@ class Scene:
     def run(self) -> list[torch.Tensor]:
         """Run the step; return the output of each request [tokens, H, Dv]."""
         order = sorted(range(len(self.sequences)), key=lambda index: self.sequences[index][1] != 1)
-        outputs = self._run([(index, *self.sequences[index]) for index in order])
+        decoding = [index for index in order if self.sequences[index][1] == 1]
+        parts = [(index, *self.sequences[index]) for index in order]
+        outputs = self._run(parts, self.shared(decoding))
         return [outputs[order.index(index)] for index in range(len(order))]
 
-    def _run(self, parts: list[tuple[int, int, int]]) -> list[torch.Tensor]:
+    def _run(
+        self, parts: list[tuple[int, int, int]], shared: SharedPrefixes | None = None
+    ) -> list[torch.Tensor]:
         """Run (request, context, tokens) as one step, in this order."""
         meta = self._meta(parts)
+        meta.shared = shared
         spans = [slice(before, before + count) for _, before, count in parts]
         k = torch.cat(
             [self.keys[index][span] for (index, _, _), span in zip(parts, spans, strict=True)]
@@ -108,6 +141,17 @@ class Scene:
         meta.plan = self.backend.plan(meta)
         self.backend.forward(self.layer, q, k, v, self.fields, meta, out)
         return list(out.split([count for _, _, count in parts]))
+
+    def replay(self, backend: AttentionBackend, meta: AttentionMeta) -> list[torch.Tensor]:
+        """Run this scene's decode step with a plan that was made before, in its buffers."""
+        mine = self._meta([(index, *one) for index, one in enumerate(self.sequences)])
+        for name in ("context", "positions", "page_table", "write_page", "write_offset"):
+            getattr(meta, name).copy_(getattr(mine, name))
+        q = torch.cat(self.queries)
+        k, v = (torch.cat([one[-1:] for one in side]) for side in (self.keys, self.values))
+        out = q.new_full((len(q), self.spec.heads, self.spec.value_dim), float("nan"))
+        backend.forward(self.layer, q, k, v, self.fields, meta, out)
+        return list(out.split(1))
 
     def _meta(self, parts: list[tuple[int, int, int]]) -> AttentionMeta:
         page = self.spec.page_tokens
@@ -210,12 +254,19 @@ class AttentionContract:
 
     def scene(self, sequences: Sequences, seed: int = 0, **changes: object) -> Scene:
         """Return a scene, or skip if the backend does not support the spec."""
+        return self.shared_scene(sequences, (), seed, **changes)
+
+    def shared_scene(
+        self, sequences: Sequences, prefixes: Prefixes, seed: int = 0, **changes: object
+    ) -> Scene:
+        """Return a scene in which requests share prefixes."""
         spec = self.spec(**changes)
         reasons = self.backend.supports(spec, self.facts)
         if reasons:
             pytest.skip("; ".join(reasons))
         plain: KVQuant = Registry.discover().get("kv_quant", "none").load()(Settings())
-        return Scene(self.make(spec, plain), spec, sequences, seed=seed, device=self.device)
+        backend = self.make(spec, plain)
+        return Scene(backend, spec, sequences, seed=seed, device=self.device, prefixes=prefixes)
 
     def check(self, scene: Scene) -> None:
         """Compare with the dense answer."""
@@ -278,6 +329,43 @@ class AttentionContract:
         scene = self.scene([(13, 1), (8, 4)])
         self.check(scene)
         self.check(scene)
+
+    @pytest.mark.parametrize(
+        "changes",
+        [{}, {"heads": 9, "kv_heads": 3}, {"sinks": True, "soft_cap": 0.7}, {"window": 30}],
+        ids=["plain", "three heads", "sinks and cap", "window"],
+    )
+    def test_shared_prefixes_count_once(self, changes: dict[str, Any]) -> None:
+        """Members of a group see its prefix and their own tokens; others see only theirs.
+
+        Members stand apart in the step, and prefixes end within a tile of keys of most kernels.
+        """
+        sequences = [(71, 1), (40, 1), (68, 1), (3, 1), (51, 1), (90, 1), (9, 4)]
+        prefixes = [((0, 2, 5), 68), ((1, 4), 40)]
+        self.check(self.shared_scene(sequences, prefixes, **changes))
+
+    def test_a_prefix_may_be_all_that_is_stored(self) -> None:
+        """The step's own token is then the only one that a member does not share."""
+        self.check(self.shared_scene([(64, 1), (64, 1)], [((0, 1), 64)]))
+
+    def test_a_recording_learns_who_shares_what(self) -> None:
+        """Its plan was made before anybody shared, and serves one sharing after another."""
+        scene = self.scene([(70, 1), (68, 1), (72, 1), (69, 1)])
+        backend = scene.backend
+        if backend.graph_level == GraphLevel.NEVER or not backend.sharing_pays_from:
+            pytest.skip("it does not record decode steps with shared prefixes")
+        meta = scene._meta([(index, *one) for index, one in enumerate(scene.sequences)])
+        nobody = SharedPrefixes(np.full(4, -1, dtype=np.int32), np.zeros(0, dtype=np.int32))
+        meta.shared = nobody
+        meta.plan = backend.plan(meta, capture=True)
+        sharings: list[Prefixes] = [[((0, 2, 3), 68)], [((1, 0), 64), ((2, 3), 68)], []]
+        for seed, prefixes in enumerate(sharings):
+            replayed = self.shared_scene(scene.sequences, prefixes, seed)
+            backend.share(meta.plan, replayed.shared(range(4)) or nobody)
+            for got, wanted in zip(
+                replayed.replay(backend, meta), replayed.expected(), strict=True
+            ):
+                assert (got.double() - wanted).abs().max().item() < self.tolerance, prefixes
 
     def test_deterministic_results_do_not_depend_on_the_batch(self) -> None:
         """To the bit, if the spec asks for it."""

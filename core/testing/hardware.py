@@ -14,7 +14,9 @@ from ..errors import DeviceError
 from ..facts import Capability
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
+
+    from ..contracts.hardware import Outputs, Recording
 
 _UNITS = (1, 2**10, 2**20, 2**30, 10**3, 10**6, 10**9)
 
@@ -205,15 +207,40 @@ class HardwareContract:
             result = torch.zeros(3, device=hardware.device)
             count = torch.zeros(1, device=hardware.device)
 
-            def double() -> None:
+            def double() -> Outputs:
                 result.copy_(given * 2 + 1)
                 count.add_(1)
+                return (result - 1, None)
 
-            replay = hardware.capture(double)
+            recording = hardware.capture(double)
             count.zero_()
-            assert _replayed(hardware, replay, given, result, 3.0) == [7.0, 7.0, 7.0]
-            assert _replayed(hardware, replay, given, result, 5.0) == [11.0, 11.0, 11.0]
+            assert _replayed(hardware, recording, given, result, 3.0) == [7.0, 7.0, 7.0]
+            assert _replayed(hardware, recording, given, result, 5.0) == [11.0, 11.0, 11.0]
             assert count.item() == 2
+
+    def test_the_results_of_a_capture_can_be_read_and_shared(self) -> None:
+        """By a capture that goes on from them, and after their memory was given to others."""
+        with self.opened() as hardware:
+            given = torch.zeros(64, device=hardware.device)
+            first = hardware.capture(lambda: (given * 2, None))
+            results = [first.replay()]
+
+            def go_on() -> Outputs:
+                doubled = results[0][0]
+                assert doubled is not None
+                return ((doubled + 1).to(torch.bfloat16).view(8, 8).t(),)
+
+            second = hardware.capture(go_on)
+            for recording in (first, second):
+                recording.share()
+            for value in (3.0, 5.0):
+                given.fill_(value)
+                results[0] = first.replay()
+                assert results[0][1] is None
+                (last,) = second.replay()
+                assert last is not None
+                assert last.tolist() == [[2 * value + 1] * 8] * 8
+                assert last.dtype is torch.bfloat16
 
     def test_one_rank_communicates_with_itself(self) -> None:
         """Every collective leaves its data as they are."""
@@ -264,14 +291,14 @@ def _bits(field: torch.Tensor) -> torch.Tensor:
 
 def _replayed(
     hardware: HardwareBackend,
-    replay: Callable[[], None],
+    recording: Recording,
     given: torch.Tensor,
     result: torch.Tensor,
     value: float,
 ) -> list[float]:
     """Fill the input, replay, and return the output."""
     given.fill_(value)
-    replay()
+    recording.replay()
     event = hardware.event()
     event.record()
     event.wait()

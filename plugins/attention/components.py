@@ -24,8 +24,37 @@ class TritonSettings(Settings):
     """Most pieces that the keys of a request are cut into while it decodes; 1 cuts nothing."""
     split_tokens: PositiveInt = Field(default=8, le=16)
     """Requests with up to so many query tokens, such as drafts, are cut as well."""
+    cascade: bool = True
+    """Read a prefix that many decoding requests share once for all of them."""
+    cascade_bytes: PositiveInt = 32 * 2**20
+    """Fewest bytes of keys and values a layer that this must spare, to be worth two kernels."""
     fuse_prepare: bool = True
     """Norm, rotate and store in one kernel, in place of the chosen ops and a copy."""
+
+
+class CudnnSettings(TritonSettings):
+    """Settings of `cudnn`: those of `triton`, and one more."""
+
+    least_tokens: int = Field(default=2048, ge=1024)
+    """Requests with fewer new tokens in a step run the kernels of `triton`."""
+
+
+class FlexSettings(Settings):
+    """Settings of `flex`."""
+
+    fused: bool = True
+    """Compile the scores' function into a kernel, on accelerators. Off, it can be debugged."""
+
+
+class FlashInferSettings(Settings):
+    """Settings of `flashinfer`."""
+
+    workspace_bytes: PositiveInt = 128 * 2**20
+    """Device memory for the partial results of split requests."""
+
+
+class FlashAttnSettings(Settings):
+    """Settings of `flash_attn`: none."""
 
 
 @hookimpl
@@ -53,5 +82,36 @@ def camshaft_components() -> list[Component]:
             settings=TritonSettings,
             summary="paged kernels for accelerators: split decode, tiled prefill",
             needs=frozenset({Capability.TRITON}),
+        ),
+        Component(
+            kind="attention",
+            name="cudnn",
+            implementation="camshaft.plugins.attention.cudnn:CudnnAttention",
+            settings=CudnnSettings,
+            summary="cuDNN for long prompts over the pages of triton; triton for the rest",
+            needs=frozenset({Capability.CUDA, Capability.TRITON}),
+        ),
+        Component(
+            kind="attention",
+            name="flex",
+            implementation="camshaft.plugins.attention.flex:FlexAttention",
+            settings=FlexSettings,
+            summary="torch's flex_attention: for subclasses with their own change to the scores",
+        ),
+        Component(
+            kind="attention",
+            name="flashinfer",
+            implementation="camshaft.plugins.attention.flashinfer:FlashInferAttention",
+            settings=FlashInferSettings,
+            summary="the FlashInfer library, where installed: `camshaft[flashinfer]`",
+            needs=frozenset({Capability.CUDA}),
+        ),
+        Component(
+            kind="attention",
+            name="flash_attn",
+            implementation="camshaft.plugins.attention.flash_attn:FlashAttnAttention",
+            settings=FlashAttnSettings,
+            summary="the flash-attn library, version 2 or 3, where installed",
+            needs=frozenset({Capability.CUDA}),
         ),
     ]

@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 RESIDENT = 3  # decode programs that one multiprocessor holds at a time, by its registers
-MOST_SPLITS = 128  # what the merge kernel takes in one load
+MOST_SPLITS = 128  # what the merge kernel takes in one load,
+MOST_PIECES = 64  # and of these from a shared prefix
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +65,22 @@ def decode_blocks(itemsize: int, head_dim: int, rows: int) -> Blocks:
     if itemsize * head_dim > 256:
         keys = 16 if itemsize == 4 else 32
     return Blocks(max(16, power_of_two(rows)), keys, 4, 3)
+
+
+def cascade_blocks(itemsize: int, head_dim: int, group: int) -> Blocks:
+    """Return blocks of the cascade kernel: many queries, as in a prefill, but no mask.
+
+    Args:
+        itemsize: Bytes of an element.
+        head_dim: D.
+        group: Query heads of a kv head.
+    """
+    return prefill_blocks(itemsize, head_dim, group)
+
+
+def cascade_programs(kv_heads: int, processors: int) -> int:
+    """Return how many programs share the prefixes of one kv head: one a multiprocessor in all."""
+    return max(1, min(MOST_PIECES, processors // kv_heads))
 
 
 def split_count(pairs: int, tiles: int, processors: int, most: int) -> int:

@@ -1,12 +1,12 @@
 """Paged attention in Triton, for NVIDIA and AMD accelerators from the same source.
 
 Requests with few query tokens run the split kernel, all others the tile kernel; see `kernels/`.
+Prefixes that many decoding requests share are read once, by the cascade kernel.
 Pages lie heads first, [N, G, P, D], so that a program reads P * D elements in a row.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
@@ -15,11 +15,16 @@ from camshaft.contracts.attention import AttentionBackend, GraphLevel
 from camshaft.errors import PluginError
 from camshaft.facts import Capability
 
+from .cascade import Cascade
+from .kernels.cascade import cascade_kernel
 from .kernels.decode import decode_kernel, merge_kernel
 from .kernels.prefill import prefill_kernel
 from .kernels.prepare import prepare_kernel
 from .kernels.write import write_kernel
 from .launch import (
+    MOST_SPLITS,
+    cascade_blocks,
+    cascade_programs,
     decode_blocks,
     most_programs,
     power_of_two,
@@ -28,12 +33,18 @@ from .launch import (
     split_count,
 )
 from .pages import ORDER
+from .parts import Decode, Parts, Prefill, requests_of
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from camshaft.contracts.attention import AttentionLayer, AttentionMeta, AttentionSpec
+    from camshaft.contracts.attention import (
+        AttentionLayer,
+        AttentionMeta,
+        AttentionSpec,
+        SharedPrefixes,
+    )
     from camshaft.contracts.kv_quant import KVLayout, KVQuant
     from camshaft.facts import DeviceFacts
 
@@ -43,56 +54,6 @@ LOG2_E = 1.4426950408889634
 MOST_ROWS = 128  # query heads of a kv head, times query tokens in the split kernel
 WRITE_ELEMENTS = 2048  # of one program of the write kernel
 PREPARE_ELEMENTS = 1024  # of one program of the prepare kernel
-
-
-@dataclass(slots=True)
-class Requests:
-    """A run of requests as the kernels see it, on the device.
-
-    Attributes:
-        query_start: [B + 1].
-        context: [B].
-        table: int32 [B, pages].
-    """
-
-    query_start: torch.Tensor
-    context: torch.Tensor
-    table: torch.Tensor
-
-
-@dataclass(slots=True)
-class Decode:
-    """Requests with few query tokens.
-
-    Attributes:
-        requests: Their lengths and pages.
-        queries: Most query tokens of one of them, rounded up to a power of two.
-        splits: Into how many pieces their keys are cut.
-        partial: float32 scratch for the results of the pieces, shared by all layers.
-        sums: float32 scratch for their sums of exponentials.
-    """
-
-    requests: Requests
-    queries: int
-    splits: int
-    partial: torch.Tensor | None
-    sums: torch.Tensor | None
-
-
-@dataclass(slots=True)
-class Prefill:
-    """Requests with many query tokens.
-
-    Attributes:
-        requests: Their lengths and pages.
-        tiles: int32 [n, 2], of `query_tiles`.
-    """
-
-    requests: Requests
-    tiles: torch.Tensor
-
-
-Parts = list[Decode | Prefill]
 
 
 class TritonAttention(AttentionBackend):
@@ -116,7 +77,12 @@ class TritonAttention(AttentionBackend):
         self.group = spec.heads // spec.kv_heads
         self.itemsize: int = getattr(torch, spec.dtype).itemsize
         self.prefill_blocks = prefill_blocks(self.itemsize, spec.head_dim, self.group)
+        self.cascade_blocks = cascade_blocks(self.itemsize, spec.head_dim, self.group)
+        if settings.cascade and not spec.window:
+            key_bytes = spec.kv_heads * (spec.head_dim + spec.value_dim) * self.itemsize
+            self.sharing_pays_from = -(-settings.cascade_bytes // key_bytes)
         self._scratch: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        self._cascade_scratch: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         self._processors = 0
 
     @staticmethod
@@ -174,14 +140,34 @@ class TritonAttention(AttentionBackend):
         if self.spec.window:
             longest = min(longest, self.spec.window + queries - 1)
         device = meta.context.device
+        cascade = None
+        if meta.shared is not None and self.sharing_pays_from and first == 0:
+            cascade = self._cascade(last, device)
+            cascade.load(meta.shared)
         splits = split_count(
             (last - first) * self.spec.kv_heads,
             -(-longest // self._decode_keys(queries)),
             self._processors_of(device),
-            self.settings.splits,
+            min(self.settings.splits, MOST_SPLITS - (cascade.programs if cascade else 0)),
         )
-        partial, sums = self._scratch_of(queries, device) if splits > 1 else (None, None)
-        return Decode(_requests(meta, first, last), queries, splits, partial, sums)
+        partial, sums = None, None
+        if cascade is not None:
+            partial, sums = self._scratch_with(cascade, last * splits, device)
+        elif splits > 1:
+            partial, sums = self._scratch_of(queries, device)
+        return Decode(requests_of(meta, first, last), queries, splits, partial, sums, cascade)
+
+    def _cascade(self, requests: int, device: torch.device) -> Cascade:
+        blocks = self.cascade_blocks
+        programs = cascade_programs(self.spec.kv_heads, self._processors_of(device))
+        return Cascade(requests, blocks.rows // self.group, blocks.keys, programs, device)
+
+    def share(self, plan: Parts, shared: SharedPrefixes) -> None:
+        """See `AttentionBackend.share`."""
+        decode = plan[0]
+        assert isinstance(decode, Decode)
+        assert decode.cascade is not None, "the plan was made with `shared`"
+        decode.cascade.load(shared)
 
     def _plan_prefill(self, meta: AttentionMeta, counts: NDArray[np.int32], first: int) -> Prefill:
         tokens = self.prefill_blocks.rows // self.group
@@ -190,7 +176,7 @@ class TritonAttention(AttentionBackend):
         if device.type != "cpu":
             host = host.pin_memory()  # torch keeps pinned memory until the copy is done
         tiles = host.to(device, non_blocking=True)
-        return Prefill(_requests(meta, first, len(counts)), tiles)
+        return Prefill(requests_of(meta, first, len(counts)), tiles)
 
     def _decode_keys(self, queries: int) -> int:
         return decode_blocks(self.itemsize, self.spec.head_dim, queries * self.group).keys
@@ -215,6 +201,18 @@ class TritonAttention(AttentionBackend):
                 torch.empty(rows, dtype=torch.float32, device=device),
             )
         return self._scratch[queries]
+
+    def _scratch_with(
+        self, cascade: Cascade, splits: int, device: torch.device
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return scratch for so many splits of requests, and for a cascade's pieces behind them."""
+        rows = power_of_two((splits + cascade.rows) * self.spec.heads)
+        if rows not in self._cascade_scratch:
+            self._cascade_scratch[rows] = (
+                torch.empty((rows, self.spec.head_dim), dtype=torch.float32, device=device),
+                torch.empty(rows, dtype=torch.float32, device=device),
+            )
+        return self._cascade_scratch[rows]
 
     def forward(
         self,
@@ -287,28 +285,54 @@ class TritonAttention(AttentionBackend):
     ) -> None:
         dim, kv_heads, group = layer.head_dim, layer.kv_heads, self.group
         blocks = decode_blocks(self.itemsize, dim, part.queries * group)
-        requests = part.requests
+        requests, cascade = part.requests, part.cascade
+        if cascade is not None:
+            self._attend_prefixes(layer, part, cascade, q, kv)
+        pieces = None if cascade is None else cascade.requests
+        single = part.splits == 1 and cascade is None
         sinks = _sinks(layer, q.device)
         token_of_lse = 0 if lse is None else lse.stride(0)
         shape = {"QUERIES": part.queries, "GROUP": group, "KV_HEADS": kv_heads, "DIM": dim}
         ends = {"HAS_SINKS": sinks is not None, "HAS_LSE": lse is not None}
+        ends["SHARED"] = cascade is not None
         count = len(requests.context)
         decode_kernel[(kv_heads, count, part.splits)](
             q, kv["k"], kv["v"], requests.table, requests.query_start, requests.context, sinks,
-            out, lse, part.partial, part.sums,
+            out, lse, part.partial, part.sums, pieces,
             q.stride(0), q.stride(1), out.stride(0), out.stride(1), token_of_lse,
             requests.table.stride(0), part.splits, _scale(layer), layer.soft_cap,
-            SINGLE=part.splits == 1, PAGE=self.spec.page_tokens, ROWS=blocks.rows,
+            SINGLE=single, PAGE=self.spec.page_tokens, ROWS=blocks.rows,
             KEYS=blocks.keys, WINDOW=layer.window, HAS_CAP=layer.soft_cap > 0, **shape, **ends,
             num_warps=blocks.warps, num_stages=blocks.stages,
         )  # fmt: skip
-        if part.splits > 1:
+        if not single:
             piece = min(dim, 64)
+            most = part.splits + (0 if cascade is None else cascade.programs)
             merge_kernel[(kv_heads * group * part.queries, count, dim // piece)](
-                part.partial, part.sums, requests.query_start, sinks, out, lse,
-                out.stride(0), out.stride(1), token_of_lse, part.splits,
-                PART=piece, SPLITS=power_of_two(part.splits), **shape, **ends, num_warps=4,
+                part.partial, part.sums, pieces, requests.query_start, sinks, out, lse,
+                out.stride(0), out.stride(1), token_of_lse,
+                part.splits, part.prefix_at(layer.heads),
+                PART=piece, SPLITS=power_of_two(most), **shape, **ends, num_warps=4,
             )  # fmt: skip
+
+    def _attend_prefixes(
+        self,
+        layer: AttentionLayer,
+        part: Decode,
+        cascade: Cascade,
+        q: torch.Tensor,
+        kv: dict[str, torch.Tensor],
+    ) -> None:
+        requests, blocks = part.requests, self.cascade_blocks
+        cascade_kernel[(layer.kv_heads, cascade.programs)](
+            q, kv["k"], kv["v"], requests.table, requests.query_start,
+            cascade.members, cascade.items, cascade.runs, part.partial, part.sums,
+            q.stride(0), q.stride(1), requests.table.stride(0), part.prefix_at(layer.heads),
+            _scale(layer), layer.soft_cap,
+            GROUP=self.group, KV_HEADS=layer.kv_heads, PAGE=self.spec.page_tokens,
+            DIM=layer.head_dim, ROWS=blocks.rows, KEYS=blocks.keys, HAS_CAP=layer.soft_cap > 0,
+            num_warps=blocks.warps, num_stages=blocks.stages,
+        )  # fmt: skip
 
     def _prefill(
         self,
@@ -333,12 +357,6 @@ class TritonAttention(AttentionBackend):
             HAS_SINKS=sinks is not None, HAS_LSE=lse is not None,
             num_warps=blocks.warps, num_stages=blocks.stages,
         )  # fmt: skip
-
-
-def _requests(meta: AttentionMeta, first: int, last: int) -> Requests:
-    return Requests(
-        meta.query_start[first : last + 1], meta.context[first:last], meta.page_table[first:last]
-    )
 
 
 def _scale(layer: AttentionLayer) -> float:

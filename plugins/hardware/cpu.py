@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from contextlib import AbstractContextManager
 
+    from camshaft.contracts.hardware import Outputs, Recording
+
     from .components import CpuSettings
 
 _FLAGS = {"amx_tile": Capability.AMX, "avx512f": Capability.AVX512}
@@ -97,15 +99,29 @@ class CpuBackend(HardwareBackend):
         """Return a copy: the next step may write to the tensor."""
         return tensor.clone()
 
-    def capture(self, function: Callable[[], None]) -> Callable[[], None]:
-        """Return the function: a CPU has no graphs."""
-        return function
+    def capture(self, function: Callable[[], Outputs]) -> Recording:
+        """Keep the function: a CPU has no graphs."""
+        return Repeated(function)
 
     def communicator(self, rank: int, size: int) -> Communicator:
         """See `HardwareBackend.communicator`."""
         if size != 1:
             raise DeviceError(f"cpu runs on one rank; {size} are asked for")
         return SingleRank()
+
+
+class Repeated:
+    """A function that runs anew at each replay."""
+
+    def __init__(self, function: Callable[[], Outputs]) -> None:
+        self._function = function
+
+    def replay(self) -> Outputs:
+        """Run the function."""
+        return self._function()
+
+    def share(self) -> None:
+        """Nothing is kept."""
 
 
 class HostEvent:

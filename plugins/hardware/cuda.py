@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from contextlib import AbstractContextManager
 
+    from camshaft.contracts.hardware import Outputs
+
     from .components import CudaSettings
 
 _ALIGN = 64
@@ -30,6 +32,7 @@ class CudaBackend(HardwareBackend):
         self.device = f"cuda:{settings.index}"
         self._facts: DeviceFacts | None = None
         self._side: torch.cuda.Stream | None = None
+        self._graph_pool: Any = None
 
     def facts(self) -> DeviceFacts:
         """See `HardwareBackend.facts`.
@@ -131,8 +134,13 @@ class CudaBackend(HardwareBackend):
         host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
         return host.copy_(tensor, non_blocking=True)
 
-    def capture(self, function: Callable[[], None]) -> Callable[[], None]:
-        """Warm a function up on a side stream, record it in a graph, and return the replay."""
+    def capture(self, function: Callable[[], Outputs]) -> CudaRecording:
+        """Warm a function up on a side stream and record it in a graph.
+
+        Graphs share their scratch memory: they replay one after the other, in one stream.
+        """
+        if self._graph_pool is None:
+            self._graph_pool = torch.cuda.graph_pool_handle()
         side = torch.cuda.Stream(self.device)
         side.wait_stream(torch.cuda.current_stream(self.device))
         with torch.cuda.stream(side):
@@ -140,10 +148,9 @@ class CudaBackend(HardwareBackend):
                 function()
         torch.cuda.current_stream(self.device).wait_stream(side)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            function()
-        replay: Callable[[], None] = graph.replay
-        return replay
+        with torch.cuda.graph(graph, pool=self._graph_pool):
+            results = function()
+        return CudaRecording(graph, results)
 
     def communicator(self, rank: int, size: int) -> Communicator:
         """See `HardwareBackend.communicator`."""
@@ -152,6 +159,45 @@ class CudaBackend(HardwareBackend):
         from .cpu import SingleRank
 
         return SingleRank()
+
+
+class CudaRecording:
+    """A graph and its results, which hold their memory until it is shared."""
+
+    def __init__(self, graph: torch.cuda.CUDAGraph, results: Outputs) -> None:
+        self._graph = graph
+        self._results = results
+
+    def replay(self) -> Outputs:
+        """See `Recording.replay`."""
+        self._graph.replay()
+        return self._results
+
+    def share(self) -> None:
+        """See `Recording.share`."""
+        self._results = tuple(None if one is None else _alias(one) for one in self._results)
+
+
+class _Bytes:
+    """Device memory by address, which torch reads through this protocol without owning it."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        spans = zip(tensor.shape, tensor.stride(), strict=True)
+        extent = 1 + sum((size - 1) * stride for size, stride in spans)
+        self.__cuda_array_interface__ = {
+            "data": (tensor.data_ptr(), False),
+            "shape": (extent * tensor.element_size(),),
+            "typestr": "|u1",
+            "version": 3,
+        }
+
+
+def _alias(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor over the same memory that does not keep it."""
+    if not tensor.numel():
+        return tensor
+    flat = torch.as_tensor(_Bytes(tensor), device=tensor.device).view(tensor.dtype)
+    return flat.as_strided(tensor.shape, tensor.stride())
 
 
 class CudaEvent:

@@ -17,6 +17,10 @@ class ContinuousSettings(Settings):
     """Most prompt tokens of one request in a step. `budget` is what decodes leave of the step;
     `off` starts a prompt only when that holds all of it, unless it is larger than a step."""
 
+    chunk_align: PositiveInt = 1024
+    """Chunks that leave some of a prompt for later end at multiples of it, so that attention finds
+    whole blocks. Only where prompt, chunk and step have four times as many tokens; 1 cuts none."""
+
     share_prefixes: bool = True
     """Start a prompt one step later when another one in this step computes its next page: by then
     it is in the cache. Off, prompts that come together compute a common prefix each."""

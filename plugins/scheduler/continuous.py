@@ -45,29 +45,51 @@ class Continuous(Scheduler):
             elif budget:
                 items.append(Item(request, 1))
                 budget -= 1
+        most = budget
         for request in prefills:
-            tokens = min(request.pending, self.chunk_tokens, budget)
+            tokens = self._chunk(request.computed, request.pending, budget, most)
             if tokens:
                 items.append(Item(request, tokens))
                 budget -= tokens
         if budget and view.free_slots:
             coming = {view.next_page(request) for request in prefills}
-            items.extend(self._admit(view, budget, view.free_slots, coming))
+            items.extend(self._admit(view, budget, most, coming))
         return Plan(items)
 
+    def _chunk(self, start: int, left: int, budget: int, most: int) -> int:
+        """Return how many tokens of a prompt to compute.
+
+        Args:
+            start: Tokens before them.
+            left: Tokens that are still to be computed, at least 1.
+            budget: What is left of the step.
+            most: What decodes left of it, for all prompts.
+
+        Returns:
+            0 if too little is left for a chunk that ends where it should.
+        """
+        tokens, align = min(left, self.chunk_tokens, budget), self.settings.chunk_align
+        if tokens == left or min(left, self.chunk_tokens, most) < 4 * align:
+            return tokens
+        return max(0, tokens - (start + tokens) % align)  # never 0 for the first prompt of a step
+
     def _admit(
-        self, view: View, budget: int, slots: int, coming: set[Hashable | None]
+        self, view: View, budget: int, most: int, coming: set[Hashable | None]
     ) -> Iterable[Item]:
         """Yield waiting requests in order, until one does not fit: nobody is overtaken for ever."""
+        slots = view.free_slots
         for request in view.waiting:
             if not budget or not slots:
                 return
             if not request.ready or self._puts_off(view, request, coming):
                 continue
-            left = request.pending - view.cached_tokens(request)
+            cached = view.cached_tokens(request)
+            left = request.pending - cached
             if self.whole_prompts and left > budget and budget < self.limits.step_tokens:
                 return
-            tokens = min(left, self.chunk_tokens, budget)
+            tokens = self._chunk(cached, left, budget, most)
+            if not tokens:
+                return
             yield Item(request, tokens)
             budget -= tokens
             slots -= 1

@@ -2,7 +2,8 @@
 
 Source: Dao et al., "Flash-Decoding for long-context inference", 2023; Hong et al., FlashDecoding++,
 arXiv 2311.01282. Query heads of one kv head are rows of one product, so that keys are read once.
-Lengths are read on the device: a launch serves every length up to the page table's width.
+Lengths are read on the device: a launch serves every length up to the page table's width. Keys of a
+prefix that the cascade kernel attends to are left out, and its results merged in.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from .tile import attend_tile, log_sum, with_sink
 
 @triton.jit(
     do_not_specialize=["splits", "table_row"],
-    do_not_specialize_on_alignment=["query_start", "context", "table", "lse"],
+    do_not_specialize_on_alignment=["query_start", "context", "table", "lse", "pieces"],
 )
 def decode_kernel(
     q,  # [T, H, D]
@@ -29,6 +30,7 @@ def decode_kernel(
     lse,  # float32 [T, H], if HAS_LSE
     partial,  # float32 [B, G, splits, QUERIES * GROUP, D], unless SINGLE
     sums,  # float32 [B, G, splits, QUERIES * GROUP], unless SINGLE
+    pieces,  # int32 [B, 4], if SHARED: see `merge_kernel`
     q_token,  # elements from one token to the next
     q_head,
     out_token,
@@ -47,6 +49,7 @@ def decode_kernel(
     ROWS: tl.constexpr,
     KEYS: tl.constexpr,
     WINDOW: tl.constexpr,
+    SHARED: tl.constexpr,
     HAS_CAP: tl.constexpr,
     HAS_SINKS: tl.constexpr,
     HAS_LSE: tl.constexpr,
@@ -68,9 +71,11 @@ def decode_kernel(
     q_at = q + place[:, None] * q_token + head[:, None] * q_head + dims[None, :]
     queries = tl.load(q_at, mask=alive[:, None], other=0.0)
 
-    # [0 ... first) out of every window   [first ... end) cut evenly, in whole tiles
+    # [0 ... first) out of every window, or shared   [first ... end) cut evenly, in whole tiles
     end = before + count
     first = 0
+    if SHARED:
+        first = tl.load(pieces + request * 4)
     if WINDOW > 0:
         first = tl.maximum(before + 1 - WINDOW, 0)
     piece = tl.cdiv(tl.cdiv(end - first, splits), KEYS) * KEYS
@@ -130,12 +135,14 @@ def decode_kernel(
 
 
 @triton.jit(
-    do_not_specialize=["splits"],
-    do_not_specialize_on_alignment=["query_start", "lse"],
+    do_not_specialize=["splits", "prefix_at"],
+    do_not_specialize_on_alignment=["query_start", "lse", "pieces"],
 )
 def merge_kernel(
-    partial,  # as the decode kernel left it
+    partial,  # as the decode kernel left it, then as the cascade kernel left it
     sums,
+    pieces,  # int32 [B, 4], if SHARED: shared tokens; request's row in the cascade's results for
+    # the first piece of the prefix, rows from there to the next piece, number of pieces
     query_start,
     sinks,
     out,
@@ -144,12 +151,14 @@ def merge_kernel(
     out_head,
     lse_token,
     splits,
+    prefix_at,  # where in `sums` the cascade's results begin
     QUERIES: tl.constexpr,
     GROUP: tl.constexpr,
     KV_HEADS: tl.constexpr,
     DIM: tl.constexpr,
     PART: tl.constexpr,  # elements of the head that one program merges
-    SPLITS: tl.constexpr,  # a power of two, at least `splits`
+    SPLITS: tl.constexpr,  # a power of two, at least `splits` and the pieces of a prefix together
+    SHARED: tl.constexpr,
     HAS_SINKS: tl.constexpr,
     HAS_LSE: tl.constexpr,
 ):
@@ -165,7 +174,14 @@ def merge_kernel(
         split = tl.arange(0, SPLITS)
         dims = tl.program_id(2) * PART + tl.arange(0, PART)
         slot = ((request * KV_HEADS + kv_head) * splits + split) * (QUERIES * GROUP) + row
-        each = tl.load(sums + slot, mask=split < splits, other=float("-inf"))
+        used = splits
+        if SHARED:
+            of_request = pieces + request * 4
+            piece_row = tl.load(of_request + 1) + (split - splits) * tl.load(of_request + 2)
+            prefix = prefix_at + piece_row * (KV_HEADS * GROUP) + head
+            slot = tl.where(split < splits, slot, prefix)
+            used = splits + tl.load(of_request + 3)
+        each = tl.load(sums + slot, mask=split < used, other=float("-inf"))
         best = tl.max(each, 0)
         weights = tl.exp2(each - best)
         total = tl.sum(weights, 0)

@@ -127,6 +127,29 @@ class ValuesLikeKeys(Sound):
         super().forward(layer, q, k, padded, kv, meta, out, lse)
 
 
+class MixesGroupsUp(Sound):
+    """Reads the first group's prefix for the second as well."""
+
+    def plan(self, meta, *, capture=False):
+        if meta.shared is not None and len(meta.shared.tokens) > 1:
+            columns = meta.shared.tokens[1] // self.spec.page_tokens
+            table = meta.page_table.clone()
+            first = (meta.shared.group == 0).nonzero()[0][0]
+            table[(meta.shared.group == 1).nonzero()[0], :columns] = table[first, :columns]
+            meta = replace(meta, page_table=table)
+        return super().plan(meta, capture=capture)
+
+
+class LeavesAPrefixOut(Sound):
+    """One member attends to its own token only."""
+
+    def forward(self, layer, q, k, v, kv, meta, out, lse=None):
+        super().forward(layer, q, k, v, kv, meta, out, lse)
+        if meta.shared is not None:
+            member = int(meta.shared.group.argmax())
+            out[member] = v[member].repeat_interleave(layer.heads // layer.kv_heads, 0)
+
+
 class DependsOnTheBatch(Sound):
     def forward(self, layer, q, k, v, kv, meta, out, lse=None):
         super().forward(layer, q, k, v, kv, meta, out, lse)
@@ -148,6 +171,8 @@ class DependsOnTheBatch(Sound):
         (CleansUp, "test_only_the_steps_own_pages_are_written"),
         (ReadsUnwrittenSlots, "test_equals_dense_attention"),
         (ValuesLikeKeys, "test_values_may_be_narrower_than_keys"),
+        (MixesGroupsUp, "test_shared_prefixes_count_once"),
+        (LeavesAPrefixOut, "test_a_prefix_may_be_all_that_is_stored"),
         (DependsOnTheBatch, "test_deterministic_results_do_not_depend_on_the_batch"),
     ],
 )

@@ -35,6 +35,17 @@ class Alone:
         pass
 
 
+class Again:
+    def __init__(self, function):
+        self.function = function
+
+    def replay(self):
+        return self.function()
+
+    def share(self):
+        pass
+
+
 class Device(HardwareBackend):
     """A device of 2 GiB that is really the host."""
 
@@ -72,7 +83,7 @@ class Device(HardwareBackend):
         return tensor.clone()
 
     def capture(self, function):
-        return function
+        return Again(function)
 
     def communicator(self, rank, size):
         if size > 1:
@@ -191,14 +202,25 @@ class NoCopy(Device):
 
 class CapturedOnce(Device):
     def capture(self, function):
-        function()
-        return lambda: None
+        results = function()
+        return Again(lambda: results)
 
 
 class ReplaysOnce(Device):
     def capture(self, function):
         calls = iter([function])
-        return lambda: next(calls, lambda: None)()
+        return Again(lambda: next(calls, lambda: (None, None))())
+
+
+class Forgetful(Again):
+    def share(self):
+        function = self.function
+        self.function = lambda: (function()[0] * 0, None)
+
+
+class KeepsNoResults(Device):
+    def capture(self, function):
+        return Forgetful(function)
 
 
 class AnyRanks(Device):
@@ -236,6 +258,7 @@ class SumsTwice(Device):
         (NoCopy, "test_a_host_copy_does_not_follow_the_tensor"),
         (CapturedOnce, "test_a_capture_replays_on_what_the_buffers_hold_now"),
         (ReplaysOnce, "test_a_capture_replays_on_what_the_buffers_hold_now"),
+        (KeepsNoResults, "test_the_results_of_a_capture_can_be_read_and_shared"),
         (AnyRanks, "test_more_ranks_than_there_are_devices_are_refused"),
         (SumsTwice, "test_one_rank_communicates_with_itself"),
     ],

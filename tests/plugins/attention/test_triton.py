@@ -17,31 +17,17 @@ from camshaft.testing.attention import AttentionContract, Scene, Sequences
 
 pytest.importorskip("triton", reason="triton is not installed")
 
-from camshaft.plugins.attention.triton import Decode, Prefill, TritonAttention
+from camshaft.plugins.attention.parts import Decode, Prefill
+from camshaft.plugins.attention.triton import TritonAttention
 
 interpreted = os.environ.get("TRITON_INTERPRET") == "1"
 on_cpu = pytest.mark.skipif(not interpreted, reason="set TRITON_INTERPRET=1 to run kernels here")
 # compiled and interpreted kernels cannot live in one process
 on_gpu = pytest.mark.skipif(interpreted, reason="TRITON_INTERPRET=1 is set")
+pytestmark = pytest.mark.usefixtures("loops_with_bounds_from_memory")
 
 DTYPES = frozenset({"float32", "bfloat16", "float16"})
 FACTS = DeviceFacts("cuda", "test", 2**30, DTYPES, frozenset({Capability.TRITON}))
-
-
-@pytest.fixture(autouse=True)
-def loops_with_bounds_from_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let triton 3.6's interpreter count to a loaded number under numpy 2.4 and newer."""
-    if not interpreted:
-        return
-    from triton.runtime import interpreter
-
-    patch = interpreter._patch_lang_tensor
-
-    def patched(tensor: type, scope: interpreter._LangPatchScope) -> None:
-        patch(tensor, scope)
-        scope.set_attr(tensor, "__index__", lambda self: self.handle.data.item())
-
-    monkeypatch.setattr(interpreter, "_patch_lang_tensor", patched)
 
 
 class TritonContract(AttentionContract):
@@ -143,6 +129,24 @@ class TestInterpreted(TritonContract):
         assert plan[0].splits > 1
         self.check(scene)
 
+    def test_a_shared_prefix_is_read_by_the_cascade_alone(self) -> None:
+        """Whole tiles of its keys, that is, and only if the recipe says so."""
+        sequences = [(101, 1), (110, 1), (5, 1)]
+        scene = self.shared_scene(sequences, [((0, 1), 100)])
+        meta = scene._meta([(index, *one) for index, one in enumerate(sequences)])
+        meta.shared = scene.shared(range(3))
+        part = scene.backend.plan(meta)[0]
+        assert part.cascade.requests.view(-1, 4)[:, 0].tolist() == [96, 96, 0]
+        plain = with_settings(scene, cascade=False)
+        assert plain.backend.sharing_pays_from == 0
+        assert plain.backend.plan(meta)[0].cascade is None
+
+    def test_a_prefix_of_more_requests_than_a_tile_has(self) -> None:
+        scene = self.shared_scene([(33, 1)] * 18, [(range(18), 32)], heads=4, kv_heads=2)
+        assert isinstance(scene.backend, TritonAttention)
+        assert scene.backend.cascade_blocks.rows // 2 < 18
+        self.check(scene)
+
     def test_one_split_gives_the_same(self) -> None:
         scene = self.scene([(200, 1), (70, 1)], sinks=True)
         self.check(with_settings(scene, splits=1))
@@ -236,6 +240,28 @@ class OnDevice(TritonContract):
     def test_many_requests(self) -> None:
         sequences = [(index * 37 % 900, 1) for index in range(64)]
         self.check(self.scene(sequences, page_tokens=16, heads=8, head_dim=128, value_dim=128))
+
+    @pytest.mark.parametrize("heads", [(16, 8), (32, 8), (9, 3), (16, 1)])
+    @pytest.mark.parametrize("page_tokens", [16, 64])
+    def test_many_requests_on_few_prefixes(self, heads: tuple[int, int], page_tokens: int) -> None:
+        sequences = [(1100 + index * 37 % 400, 1) for index in range(150)] + [(40, 1), (0, 70)]
+        prefixes = [
+            (range(0, 100, 2), 1088),
+            (range(1, 100, 2), 320),
+            (range(100, 104), 960),
+            ([150, *range(104, 130)], 0),
+        ]
+        self.check(
+            self.shared_scene(
+                sequences,
+                prefixes,
+                page_tokens=page_tokens,
+                heads=heads[0],
+                kv_heads=heads[1],
+                head_dim=128,
+                value_dim=128,
+            )
+        )
 
     @pytest.mark.parametrize("sequences", [[(2000, 1), (50, 1)], [(900, 200)], [(800, 4), (3, 2)]])
     def test_everything_at_once(self, sequences: Sequences) -> None:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import pytest
+
 from camshaft.contracts.scheduler import Scheduler, SchedulerLimits
 from camshaft.loop.engine import Engine
 from camshaft.plugins.cache.components import PagedSettings
@@ -124,3 +126,39 @@ def test_a_cache_that_shares_nothing_holds_nobody_up_for_long() -> None:
     assert shares_of_the_newest_step(engine) == {"a": 8}
     engine.step()
     assert shares_of_the_newest_step(engine) == {"a": 1, "b": 8, "c": 8}
+
+
+def test_a_chunk_ends_at_a_multiple_and_leaves_no_sliver_to_the_next_prompt() -> None:
+    # of 19 tokens a decode takes 1; the chunk of 18 ends at 16, and 2 are too few to begin with
+    engine = model_free_engine(
+        lambda limits: continuous(limits, chunk_align=4), step_tokens=19, pages=100
+    )
+    engine.submit(make_request("short", [5] * 4, max_tokens=20))
+    engine.step()
+    engine.submit(make_request("long", [5] * 30))
+    engine.submit(make_request("other", [6] * 30))
+    engine.step()
+    assert shares_of_the_newest_step(engine) == {"short": 1, "long": 16}
+
+
+@pytest.mark.parametrize("step_tokens", [20, 15])
+def test_short_prompts_and_short_steps_are_cut_where_the_budget_ends(step_tokens: int) -> None:
+    engine = model_free_engine(
+        lambda limits: continuous(limits, chunk_align=4), step_tokens=step_tokens
+    )
+    engine.submit(make_request("first", [5] * 13))
+    engine.submit(make_request("second", [6] * 15))
+    engine.step()
+    assert shares_of_the_newest_step(engine) == {"first": 13, "second": step_tokens - 13}
+
+
+def test_decodes_that_leave_less_than_a_multiple_do_not_stop_a_prompt() -> None:
+    engine = model_free_engine(
+        lambda limits: continuous(limits, chunk_align=4), step_tokens=18, pages=100, max_running=20
+    )
+    for index in range(16):
+        engine.submit(make_request(f"short{index}", [index], max_tokens=20))
+    engine.step()
+    engine.submit(make_request("long", [50] * 40))
+    engine.step()
+    assert shares_of_the_newest_step(engine)["long"] == 2

@@ -1,0 +1,153 @@
+"""Decode steps over fixed buffers, on a CPU: the replay runs the function that a device records."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+
+from camshaft.compose import Composed
+from camshaft.contracts.attention import AttentionMeta, GraphLevel
+from camshaft.contracts.hardware import Outputs, Recording
+from camshaft.executor.graphs import DecodeGraphs, padded_sizes
+from camshaft.executor.torch_executor import TorchExecutor
+from camshaft.plugins.attention.reference import ReferenceAttention
+from camshaft.plugins.hardware.cpu import CpuBackend
+from camshaft.testing.engines import make_request, run_to_end
+from camshaft.testing.toy import HYBRID, LLAMA, compose_toy, pool
+
+PROMPTS = {
+    "short": [1],
+    "long": list(range(2, 60)),
+    "page": [9, 8, 7, 6],
+    "again": list(range(2, 40)),
+}
+
+
+class Chosen(NamedTuple):
+    tokens: torch.Tensor
+    finite: torch.Tensor
+
+
+def record_greedily(key: Hashable, logits: torch.Tensor, slots: torch.Tensor) -> Chosen:
+    assert key == "greedy"
+    return Chosen(logits.argmax(dim=1), torch.isfinite(logits.amax(dim=1)))
+
+
+@pytest.fixture
+def recordable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the reference attention plan in each replay, and a CPU warm up as a device does."""
+    plan, forward = ReferenceAttention.plan, ReferenceAttention.forward
+
+    def plan_later(self: Any, meta: AttentionMeta, *, capture: bool = False) -> Any:
+        return None if capture else plan(self, meta)
+
+    def forward_now(
+        self: Any, layer: Any, q: Any, k: Any, v: Any, kv: Any, meta: AttentionMeta, out: Any
+    ) -> None:
+        meta = meta if meta.plan is not None else replace(meta, plan=plan(self, meta))
+        forward(self, layer, q, k, v, kv, meta, out)
+
+    monkeypatch.setattr(ReferenceAttention, "graph_level", GraphLevel.SINGLE_TOKEN)
+    monkeypatch.setattr(ReferenceAttention, "plan", plan_later)
+    monkeypatch.setattr(ReferenceAttention, "forward", forward_now)
+    capture = CpuBackend.capture
+
+    def warm_up(self: CpuBackend, function: Callable[[], Outputs]) -> Recording:
+        for _ in range(3):
+            function()
+        return capture(self, function)
+
+    monkeypatch.setattr(CpuBackend, "capture", warm_up)
+
+
+def executor_of(composed: Composed) -> TorchExecutor:
+    executor = composed.engine.parts.executor
+    assert isinstance(executor, TorchExecutor)
+    return executor
+
+
+def with_graphs(composed: Composed, choice: str | None) -> DecodeGraphs:
+    executor = executor_of(composed)
+    assert DecodeGraphs.allowed(executor)
+    graphs = executor.graphs = DecodeGraphs(executor, 8, composed.memory.room)
+    sampler: Any = executor.parts.sampler
+    sampler.recordable = lambda slots: choice
+    sampler.record = record_greedily
+    return graphs
+
+
+def answers(composed: Composed) -> dict[str, tuple[int, ...]]:
+    for name, prompt in PROMPTS.items():
+        composed.engine.submit(make_request(name, prompt, 12 + len(prompt) % 5, ignore_eos=True))
+    return {name: tuple(one.token_ids) for name, one in run_to_end(composed.engine).items()}
+
+
+@pytest.mark.usefixtures("recordable")
+@pytest.mark.parametrize("choice", [None, "greedy"], ids=["logits", "choice"])
+@pytest.mark.parametrize("model", [LLAMA, HYBRID], ids=["llama", "hybrid"])
+def test_replayed_steps_give_the_tokens_of_eager_steps(
+    model: dict[str, Any], choice: str | None
+) -> None:
+    wanted = answers(compose_toy(model))
+    composed = compose_toy(model)
+    graphs = with_graphs(composed, choice)
+    assert answers(composed) == wanted
+    assert graphs.replays >= 12
+
+
+@pytest.mark.usefixtures("recordable")
+def test_replayed_steps_survive_preemption() -> None:
+    wanted = answers(compose_toy())
+    composed = compose_toy(changes={"cache": {"memory": pool(22)}, "engine": {"poison": True}})
+    with_graphs(composed, "greedy")
+    assert answers(composed) == wanted
+    assert composed.engine.stats.preemptions["no_space"] > 0
+
+
+@pytest.mark.usefixtures("recordable")
+def test_a_request_without_finite_logits_ends_alone() -> None:
+    composed = compose_toy()
+    graphs = with_graphs(composed, "greedy")
+    run = graphs.run
+
+    def spoiled(slots: Any, choice: Hashable, shared: Any) -> torch.Tensor:
+        result = run(slots, choice, shared).clone()
+        if len(slots) == 2:
+            result[1] = -1
+        return result
+
+    graphs.run = spoiled  # type: ignore[method-assign]
+    for name in ("short", "page"):
+        composed.engine.submit(make_request(name, PROMPTS[name], 6, ignore_eos=True))
+    finishes = [one.finish for one in run_to_end(composed.engine).values()]
+    assert sorted(map(str, finishes)) == ["error", "length"]
+
+
+@pytest.mark.usefixtures("recordable")
+def test_slots_are_sent_when_they_change_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    composed = compose_toy()
+    with_graphs(composed, "greedy")
+    sent = []
+    from camshaft.executor import graphs
+
+    from camshaft.executor.upload import to_device as real
+
+    def to_device(values: Any, device: str) -> torch.Tensor:
+        sent.append(np.array(values))
+        return real(values, device)
+
+    monkeypatch.setattr(graphs, "to_device", to_device)
+    composed.engine.submit(make_request("one", [1, 2, 3], 20, ignore_eos=True))
+    run_to_end(composed.engine)
+    assert [len(values) for values in sent] == [1, 1]  # to record, and for the first replay
+
+
+def test_padded_sizes_end_with_the_largest_step() -> None:
+    assert padded_sizes(1) == [1]
+    assert padded_sizes(10) == [1, 2, 4, 8, 10]
+    assert padded_sizes(1024)[-3:] == [960, 992, 1024]
