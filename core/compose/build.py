@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
@@ -21,7 +21,7 @@ from ..executor.null import NullExecutor
 from ..executor.pieces import LayerGraphs
 from ..executor.state import DeviceState
 from ..executor.torch_executor import TorchExecutor, TorchParts
-from ..executor.warm_up import warm_up
+from ..executor.warm_up import run_largest, warm_up
 from ..facts import Capability
 from ..info import EngineInfo
 from ..loop.clock import Clock
@@ -96,6 +96,10 @@ def _assemble(
         model = _build_model(drawing, ops)
     weight_bytes = model.facts.weight_bytes if model is not None else 0
     memory = plan_memory(drawing, weight_bytes, drawing.hardware.memory())
+    if model is not None and recipe.cache.memory == "auto" and _has_graphs(drawing):
+        progress("measuring a step")
+        need = _step_bytes(drawing, memory, model, ops)
+        memory = plan_memory(drawing, weight_bytes, drawing.hardware.memory(), need)
     executor: Executor
     if model is None:
         executor = NullExecutor()
@@ -128,6 +132,22 @@ def _build_model(drawing: Drawing, ops: Ops) -> Model:
     )
 
 
+def _has_graphs(drawing: Drawing) -> bool:
+    return Capability.GRAPHS in drawing.facts.capabilities
+
+
+def _step_bytes(drawing: Drawing, memory: MemoryPlan, model: Model, ops: Ops) -> int:
+    """Measure what the largest steps take beside weights and pages: once eager, once recorded."""
+    hardware, scheduler = drawing.hardware, drawing.recipe.scheduler
+    hardware.peak()
+    executor = _torch_executor(drawing, replace(memory, pages=1), model, ops)
+    executor.graphs = executor.pieces = None
+    run_largest(
+        executor, slots=scheduler.max_running, step_tokens=scheduler.step_tokens, room=memory.room
+    )
+    return 2 * hardware.peak()
+
+
 def _torch_executor(drawing: Drawing, memory: MemoryPlan, model: Model, ops: Ops) -> TorchExecutor:
     recipe, hardware = drawing.recipe, drawing.hardware
     slots = recipe.scheduler.max_running
@@ -157,7 +177,7 @@ def _torch_executor(drawing: Drawing, memory: MemoryPlan, model: Model, ops: Ops
             poison=recipe.engine.poison,
         )
     )
-    if recipe.engine.graphs and Capability.GRAPHS in drawing.facts.capabilities:
+    if recipe.engine.graphs and _has_graphs(drawing):
         if DecodeGraphs.allowed(executor):
             executor.graphs = DecodeGraphs(executor, slots, memory.room)
         if LayerGraphs.allowed(executor):
@@ -171,7 +191,7 @@ def _warm_up(
     """Run what the recipe wants to have run before the first request."""
     wanted, scheduler = drawing.recipe.engine.warm_up, drawing.recipe.scheduler
     if wanted == "auto":
-        wanted = "kernels" if Capability.GRAPHS in drawing.facts.capabilities else "off"
+        wanted = "kernels" if _has_graphs(drawing) else "off"
     if wanted == "off":
         return
     progress("warming up")

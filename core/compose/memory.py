@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from .draw import Drawing
 
 AUTO_SHARE = 0.5
-"""Share of the free memory that `cache.memory: auto` takes at most."""
+"""Share of the free memory that `cache.memory: auto` takes where nobody measured a step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,13 +45,16 @@ class MemoryPlan:
         return self.pages * self.page_tokens
 
 
-def plan_memory(drawing: Drawing, weight_bytes: int, memory: MemoryReport) -> MemoryPlan:
+def plan_memory(
+    drawing: Drawing, weight_bytes: int, memory: MemoryReport, step_bytes: int = 0
+) -> MemoryPlan:
     """Divide memory into pages.
 
     Args:
         drawing: The parts.
         weight_bytes: Already resident.
         memory: As it is with the weights loaded.
+        step_bytes: What steps need beside weights and pages, measured; 0 if it was not.
 
     Raises:
         DeviceError: Not even a short sequence fits; says how much is free and how much is needed.
@@ -64,7 +67,8 @@ def plan_memory(drawing: Drawing, weight_bytes: int, memory: MemoryReport) -> Me
     of_a_sequence = -(-drawing.max_context // cache.page_tokens)
     wanted = of_a_sequence * scheduler.max_running
     if cache.memory == "auto":
-        pages = min(wanted, int(memory.free * AUTO_SHARE) // sum(each) - 1)
+        rest = memory.free - step_bytes if step_bytes else int(memory.free * AUTO_SHARE)
+        pages = min(wanted, rest // sum(each) - 1)
     else:
         pages = cache.memory // sum(each) - 1
     if pages < 2:

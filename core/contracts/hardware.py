@@ -100,6 +100,13 @@ class HardwareBackend(ABC):
     def memory(self) -> MemoryReport:
         """Return memory as it is now."""
 
+    def peak(self) -> int:
+        """Return the bytes that tensors took on top of those at the last call, at their most.
+
+        0 where that is not known, which is the default.
+        """
+        return 0
+
     @abstractmethod
     def allocate(self, size: int) -> torch.Tensor:
         """Return a zeroed uint8 region of `size` bytes, aligned to 64.

@@ -70,11 +70,24 @@ def warm_up(
     _forget(executor)
 
 
-def _steps(slots: int, step_tokens: int, room: int, decode_sizes: Sequence[int]) -> Iterator[Step]:
-    """Yield the largest step first: memory is then taken in one piece."""
+@torch.inference_mode()
+def run_largest(executor: TorchExecutor, *, slots: int, step_tokens: int, room: int) -> None:
+    """Run the steps that take most memory: full of prompts, and with all slots. See `warm_up`."""
+    for step in (*_largest(slots, step_tokens, room), _decode(slots, drawn=False)):
+        executor.launch(step)
+        executor.sample(step.id)
+        executor.wait(step.id)
+
+
+def _largest(slots: int, step_tokens: int, room: int) -> Iterator[Step]:
     yield _prompts(_filled(slots, step_tokens, room))
     many = min(slots, step_tokens)
     yield _prompts([min(step_tokens // many, room - 1)] * many)
+
+
+def _steps(slots: int, step_tokens: int, room: int, decode_sizes: Sequence[int]) -> Iterator[Step]:
+    """Yield the largest step first: memory is then taken in one piece."""
+    yield from _largest(slots, step_tokens, room)
     for count in KINDS_OF_SIZE:
         if 2 * count < room and count + 1 <= step_tokens:
             yield _prompts([count])

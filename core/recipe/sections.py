@@ -104,7 +104,8 @@ class CacheSection(Section):
     """Tokens in a page."""
     memory: Bytes | Literal["auto"] = "auto"
     """Memory for pages, such as `2GiB`; `auto` takes what `max_running` requests of full length
-    need, and at most half of what is free when the weights are loaded."""
+    need: of what is free when the weights are loaded at most half, or on devices with graphs all
+    that the largest steps, which run once to be measured, leave."""
     prefix: bool = True
     """Whether requests reuse the pages of a common beginning."""
     eviction: Annotated[Chosen, Uses("eviction", default="lru")]

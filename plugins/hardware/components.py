@@ -23,7 +23,7 @@ class CudaSettings(Settings):
     index: NonNegativeInt = 0
     """Which device, as torch counts them."""
     headroom: float = Field(default=0.05, ge=0, lt=1)
-    """Share of the device's memory that is left alone, for activations and graphs."""
+    """Share of the device's memory that is left alone."""
 
 
 @hookimpl

@@ -33,6 +33,7 @@ class CudaBackend(HardwareBackend):
         self._facts: DeviceFacts | None = None
         self._side: torch.cuda.Stream | None = None
         self._graph_pool: Any = None
+        self._in_use = 0
 
     def facts(self) -> DeviceFacts:
         """See `HardwareBackend.facts`.
@@ -94,6 +95,13 @@ class CudaBackend(HardwareBackend):
         cached = torch.cuda.memory_reserved(self.device) - torch.cuda.memory_allocated(self.device)
         reserve = int(total * self.settings.headroom)
         return MemoryReport(total, max(0, free + cached - reserve))
+
+    def peak(self) -> int:
+        """See `HardwareBackend.peak`."""
+        most = torch.cuda.max_memory_allocated(self.device) - self._in_use
+        torch.cuda.reset_peak_memory_stats(self.device)
+        self._in_use = torch.cuda.memory_allocated(self.device)
+        return max(0, most)
 
     def allocate(self, size: int) -> torch.Tensor:
         """See `HardwareBackend.allocate`."""

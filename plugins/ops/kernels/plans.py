@@ -56,8 +56,9 @@ _ONE_ROW = {
     (128256, 4096, False): OneRow(8, 2048, 8, ahead=False),
 }
 _FEW_ROWS = {
+    (4096, 1024, False): FewRows(16, 256, 4),
     (1024, 2048, False): FewRows(8, 256, 4),
-    (3072, 1024, True): FewRows(8, 128, 4),
+    (3072, 1024, True): FewRows(8, 256, 4),
     (1024, 3072, False): FewRows(8, 128, 8),
 }
 

@@ -49,3 +49,11 @@ def test_more_than_is_free_is_refused_with_both_numbers() -> None:
 def test_too_little_for_a_short_sequence_is_refused_with_what_is_needed(memory: str) -> None:
     with pytest.raises(DeviceError, match=f"give at least {3 * PAGE} bytes"):
         plan(memory, MemoryReport(2**30, 4 * PAGE))
+
+
+def test_auto_takes_what_a_measured_step_leaves() -> None:
+    report = MemoryReport(2**30, 100 * PAGE)
+    found = plan_memory(
+        draw(toy_recipe(changes={"cache": {"memory": "auto"}})), 0, report, 30 * PAGE
+    )
+    assert found.pages == 69

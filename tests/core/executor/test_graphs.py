@@ -134,7 +134,6 @@ def test_slots_are_sent_when_they_change_only(monkeypatch: pytest.MonkeyPatch) -
     with_graphs(composed, "greedy")
     sent = []
     from camshaft.executor import graphs
-
     from camshaft.executor.upload import to_device as real
 
     def to_device(values: Any, device: str) -> torch.Tensor:
