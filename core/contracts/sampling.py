@@ -161,7 +161,7 @@ class Sampler(ABC):
     def recordable(self, slots: NDArray[np.int32]) -> Hashable | None:
         """Return which recorded form chooses for these slots, with one row each.
 
-        Asked for every decode step, on the host: it has a few microseconds. A form that suits
+        Asked for every step, on the host: it has a few microseconds. A form that suits
         them need not be the least. The caller sees to grammars, which come as masks.
 
         Args:
@@ -176,9 +176,9 @@ class Sampler(ABC):
     def record(self, key: Hashable, logits: torch.Tensor, slots: torch.Tensor) -> RecordedChoice:
         """Choose as `sample` does, in work that can be recorded and replayed.
 
-        Called while a graph is recorded, and before that to warm up. Later only the graph is
-        replayed, for other slots and logits in the same tensors. So nothing is known about the
-        slots here: their parameters are read on the device, and what was chosen is noted there.
+        Called while a graph is recorded, before that to warm up, and in steps without a graph.
+        A graph is replayed for other slots and logits in the same tensors: nothing is known about
+        the slots here: their parameters are read on the device, and what was chosen is noted there.
 
         Args:
             key: Of `recordable`.

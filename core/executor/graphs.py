@@ -146,18 +146,11 @@ class DecodeGraphs:
 
         def step() -> Outputs:
             logits = self._step(slots, metas)
-            return (logits if choice is None else self._choose(choice, logits, slots),)
+            return (logits if choice is None else self.executor.choose(choice, logits, slots),)
 
         graph = self.executor.parts.hardware.capture(step)
         graph.share()
         return _Recording(slots, metas, graph, held, [None] * len(metas))
-
-    def _choose(self, choice: Hashable, logits: torch.Tensor, slots: torch.Tensor) -> torch.Tensor:
-        """Choose tokens and remember them, as part of the graph."""
-        parts = self.executor.parts
-        chosen = parts.sampler.record(choice, logits, slots)
-        parts.state.last_token[slots] = chosen.tokens
-        return torch.where(chosen.finite, chosen.tokens, -1)
 
     def _plans(
         self, size: int, slots: torch.Tensor, sharing: tuple[bool, ...]

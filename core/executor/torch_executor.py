@@ -21,6 +21,8 @@ from .state import DeviceState
 from .upload import Upload
 
 if TYPE_CHECKING:
+    from collections.abc import Hashable
+
     from numpy.typing import NDArray
 
     from ..contracts.attention import AttentionLayer, SharedPrefixes
@@ -218,6 +220,13 @@ class TorchExecutor(Executor):
         if flight.rows is None or flight.logits is None:
             return
         rows = flight.rows.context
+        if masks is None and not rows.drafts.shape[1]:
+            choice = parts.sampler.recordable(rows.host_slots)
+            if choice is not None:  # the recorded form is the shortest also where nothing records
+                chosen = self.choose(choice, flight.logits, rows.slots)
+                flight.logits = None
+                self._send(flight, {"recorded": chosen})
+                return
         device_masks = None if masks is None else torch.from_numpy(masks).to(parts.state.device)
         sampled = parts.sampler.sample(flight.logits, rows, device_masks)
         flight.logits = None
@@ -231,6 +240,21 @@ class TorchExecutor(Executor):
             parts.state.drafts[rows.slots] = drafts
             results["drafts"] = drafts
         self._send(flight, results)
+
+    def choose(self, choice: Hashable, logits: torch.Tensor, slots: torch.Tensor) -> torch.Tensor:
+        """Choose in a form that can be recorded, and remember the tokens.
+
+        Args:
+            choice: A key of `Sampler.recordable`.
+            logits: [B, V], a row for each slot.
+            slots: int64 [B].
+
+        Returns:
+            int64 [B], -1 where the logits were not finite.
+        """
+        chosen = self.parts.sampler.record(choice, logits, slots)
+        self.parts.state.last_token[slots] = chosen.tokens
+        return torch.where(chosen.finite, chosen.tokens, -1)
 
     def _send(self, flight: _Flight, results: dict[str, torch.Tensor]) -> None:
         """Start the copies to the host."""
@@ -254,7 +278,7 @@ class TorchExecutor(Executor):
             flight.event.wait()
         host = {name: tensor.numpy() for name, tensor in flight.results.items()}
         if "recorded" in host:
-            return _recorded_output(step, host["recorded"])
+            return _recorded_output(step, flight, host["recorded"])
         if flight.rows is None:
             return _empty_output(step, flight.requests, 1)
         where = flight.rows.requests
@@ -300,10 +324,14 @@ def _empty_output(step: int, requests: int, width: int) -> StepOutput:
     )
 
 
-def _recorded_output(step: int, chosen: NDArray[np.int64]) -> StepOutput:
+def _recorded_output(step: int, flight: _Flight, chosen: NDArray[np.int64]) -> StepOutput:
     """Return the output of a recorded choice, -1 where logits were not finite."""
-    tokens = np.maximum(chosen, 0).astype(np.int32)[:, None]
-    return StepOutput(step, tokens, np.ones(len(chosen), dtype=np.int32), chosen >= 0)
+    output = _empty_output(step, flight.requests, 1)
+    where = slice(None) if flight.rows is None else flight.rows.requests
+    output.tokens[where, 0] = np.maximum(chosen, 0)
+    output.counts[where] = 1
+    output.finite[where] = chosen >= 0
+    return output
 
 
 def _logprob_tensors(one: DeviceLogprobs) -> dict[str, torch.Tensor]:

@@ -100,6 +100,16 @@ def test_replayed_steps_give_the_tokens_of_eager_steps(
     assert graphs.replays >= 12
 
 
+def test_eager_steps_choose_in_the_recorded_form_too() -> None:
+    wanted = answers(compose_toy())
+    composed = compose_toy()
+    sampler: Any = executor_of(composed).parts.sampler
+    sampler.recordable = lambda slots: "greedy"
+    sampler.record = record_greedily
+    sampler.sample = None
+    assert answers(composed) == wanted
+
+
 @pytest.mark.usefixtures("recordable")
 def test_replayed_steps_survive_preemption() -> None:
     wanted = answers(compose_toy())
