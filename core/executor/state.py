@@ -61,7 +61,7 @@ class DeviceState:
             slots = self.to_device(admitted.slots)
             self.lengths[slots] = self.to_device(admitted.context)
             for table in self.tables:
-                table[slots] = 0
+                table.index_fill_(0, slots, 0)  # to assign a number would wait for the device
         if len(step.write_group):
             self._write_tables(step)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
@@ -63,7 +63,8 @@ class TorchParts:
 class _Flight:
     """A launched step: its logits, later its tokens on their way to the host.
 
-    `chosen` are tokens of a recorded choice, one for each request, -1 where there is none.
+    `chosen` are tokens of a recorded choice, one for each request, -1 where there is none; they
+    come back in `landing`.
     """
 
     requests: int
@@ -73,6 +74,14 @@ class _Flight:
     results: dict[str, torch.Tensor]
     event: Event | None = None
     chosen: torch.Tensor | None = None
+    landing: _Landing | None = None
+
+
+class _Landing(NamedTuple):
+    """Host memory for the tokens of a recorded choice, int64 [slots], and the event behind it."""
+
+    tokens: torch.Tensor
+    event: Event
 
 
 class TorchExecutor(Executor):
@@ -88,6 +97,7 @@ class TorchExecutor(Executor):
         self.graphs: DecodeGraphs | None = None
         self.pieces: LayerGraphs | None = None
         self._flights: dict[int, _Flight] = {}
+        self._landings: list[_Landing] = []
         self._sharing = _sharing(parts)
         self._group_of = {
             layer: index for index, group in enumerate(parts.groups) for layer in group.fields
@@ -214,7 +224,7 @@ class TorchExecutor(Executor):
         flight, parts = self._flights[step], self.parts
         if flight.chosen is not None:
             assert masks is None, "a recorded choice takes no masks"
-            self._send(flight, {"recorded": flight.chosen})
+            self._land(flight, flight.chosen)
             flight.chosen = None
             return
         if flight.rows is None or flight.logits is None:
@@ -225,7 +235,7 @@ class TorchExecutor(Executor):
             if choice is not None:  # the recorded form is the shortest also where nothing records
                 chosen = self.choose(choice, flight.logits, rows.slots)
                 flight.logits = None
-                self._send(flight, {"recorded": chosen})
+                self._land(flight, chosen)
                 return
         device_masks = None if masks is None else torch.from_numpy(masks).to(parts.state.device)
         sampled = parts.sampler.sample(flight.logits, rows, device_masks)
@@ -256,6 +266,18 @@ class TorchExecutor(Executor):
         self.parts.state.last_token[slots] = chosen.tokens
         return torch.where(chosen.finite, chosen.tokens, -1)
 
+    def _land(self, flight: _Flight, chosen: torch.Tensor) -> None:
+        """Start the copy of chosen tokens, into memory that an earlier step is done with."""
+        if self._landings:
+            landing = self._landings.pop()
+        else:
+            hardware = self.parts.hardware
+            room = hardware.to_host(torch.empty_like(self.parts.state.last_token))
+            landing = _Landing(room, hardware.event())
+        landing.tokens[: len(chosen)].copy_(chosen, non_blocking=True)
+        landing.event.record()
+        flight.landing = landing
+
     def _send(self, flight: _Flight, results: dict[str, torch.Tensor]) -> None:
         """Start the copies to the host."""
         hardware = self.parts.hardware
@@ -274,11 +296,14 @@ class TorchExecutor(Executor):
     def wait(self, step: int) -> StepOutput:
         """See `Executor.wait`."""
         flight = self._flights.pop(step)
+        if flight.landing is not None:
+            flight.landing.event.wait()
+            output = _recorded_output(step, flight, flight.landing.tokens.numpy())
+            self._landings.append(flight.landing)
+            return output
         if flight.event is not None:
             flight.event.wait()
         host = {name: tensor.numpy() for name, tensor in flight.results.items()}
-        if "recorded" in host:
-            return _recorded_output(step, flight, host["recorded"])
         if flight.rows is None:
             return _empty_output(step, flight.requests, 1)
         where = flight.rows.requests
@@ -324,10 +349,11 @@ def _empty_output(step: int, requests: int, width: int) -> StepOutput:
     )
 
 
-def _recorded_output(step: int, flight: _Flight, chosen: NDArray[np.int64]) -> StepOutput:
-    """Return the output of a recorded choice, -1 where logits were not finite."""
+def _recorded_output(step: int, flight: _Flight, landed: NDArray[np.int64]) -> StepOutput:
+    """Return the output of a recorded choice: copies of the first tokens of `landed`."""
     output = _empty_output(step, flight.requests, 1)
-    where = slice(None) if flight.rows is None else flight.rows.requests
+    where = np.arange(flight.requests) if flight.rows is None else flight.rows.requests
+    chosen = landed[: len(where)]
     output.tokens[where, 0] = np.maximum(chosen, 0)
     output.counts[where] = 1
     output.finite[where] = chosen >= 0
