@@ -11,9 +11,9 @@ import torch
 from ..contracts.executor import Executor
 from ..contracts.model import Handover
 from ..contracts.quant import StepContext
-from ..step import LogprobRows, Step, StepOutput
 from .graphs import DecodeGraphs
 from .metadata import Slice, StepTensors, step_tensors
+from .outputs import empty_output, host_logprobs, logprob_tensors, recorded_output
 from .pieces import LayerGraphs
 from .prefixes import SharedPages
 from .rows import HostRows, LogitRows
@@ -29,8 +29,9 @@ if TYPE_CHECKING:
     from ..contracts.hardware import Event, HardwareBackend
     from ..contracts.model import Model
     from ..contracts.ops import Ops
-    from ..contracts.sampling import DeviceLogprobs, Sampled, Sampler
+    from ..contracts.sampling import Sampled, Sampler
     from ..contracts.speculator import Speculator
+    from ..step import Step, StepOutput
     from .groups import GroupMemory
 
 
@@ -243,7 +244,7 @@ class TorchExecutor(Executor):
         self._remember(sampled, rows.slots, rows.row_start)
         results = {"tokens": sampled.tokens, "counts": sampled.counts, "finite": sampled.finite}
         if sampled.logprobs is not None:
-            results |= _logprob_tensors(sampled.logprobs)
+            results |= logprob_tensors(sampled.logprobs)
         if parts.speculator is not None:
             parts.speculator.verify(rows, sampled)
             drafts = parts.speculator.propose(rows, sampled, flight.hidden)
@@ -298,19 +299,21 @@ class TorchExecutor(Executor):
         flight = self._flights.pop(step)
         if flight.landing is not None:
             flight.landing.event.wait()
-            output = _recorded_output(step, flight, flight.landing.tokens.numpy())
+            where = None if flight.rows is None else flight.rows.requests
+            landed = flight.landing.tokens.numpy()
+            output = recorded_output(step, flight.requests, where, landed)
             self._landings.append(flight.landing)
             return output
         if flight.event is not None:
             flight.event.wait()
         host = {name: tensor.numpy() for name, tensor in flight.results.items()}
         if flight.rows is None:
-            return _empty_output(step, flight.requests, 1)
+            return empty_output(step, flight.requests, 1)
         where = flight.rows.requests
-        output = _empty_output(step, flight.requests, host["tokens"].shape[1])
+        output = empty_output(step, flight.requests, host["tokens"].shape[1])
         output.tokens[where], output.counts[where] = host["tokens"], host["counts"]
         output.finite[where] = host["finite"]
-        output.logprobs = _host_logprobs(host, where)
+        output.logprobs = host_logprobs(host, where)
         if "drafts" in host:
             shape = (flight.requests, host["drafts"].shape[1])
             output.drafts = np.full(shape, -1, dtype=np.int32)
@@ -337,50 +340,3 @@ def _sharing(parts: TorchParts) -> list[SharedPages | None]:
         page_tokens = group.page_tokens * state.ratio
         followed.append(SharedPages(index, slots, columns, page_tokens, pays_from))
     return followed
-
-
-def _empty_output(step: int, requests: int, width: int) -> StepOutput:
-    """Return the output of a step without tokens."""
-    return StepOutput(
-        step,
-        np.zeros((requests, width), dtype=np.int32),
-        np.zeros(requests, dtype=np.int32),
-        np.ones(requests, dtype=np.bool_),
-    )
-
-
-def _recorded_output(step: int, flight: _Flight, landed: NDArray[np.int64]) -> StepOutput:
-    """Return the output of a recorded choice: copies of the first tokens of `landed`."""
-    output = _empty_output(step, flight.requests, 1)
-    where = np.arange(flight.requests) if flight.rows is None else flight.rows.requests
-    chosen = landed[: len(where)]
-    output.tokens[where, 0] = np.maximum(chosen, 0)
-    output.counts[where] = 1
-    output.finite[where] = chosen >= 0
-    return output
-
-
-def _logprob_tensors(one: DeviceLogprobs) -> dict[str, torch.Tensor]:
-    return {
-        "request": one.request,
-        "offset": one.offset,
-        "chosen": one.chosen,
-        "rank": one.rank,
-        "ids": one.ids,
-        "values": one.values,
-    }
-
-
-def _host_logprobs(
-    host: dict[str, NDArray[np.generic]], where: NDArray[np.int32]
-) -> LogprobRows | None:
-    if "chosen" not in host:
-        return None
-    return LogprobRows(
-        row=where[host["request"].astype(np.int64)],
-        offset=host["offset"].astype(np.int32),
-        chosen=host["chosen"].astype(np.float32),
-        rank=host["rank"].astype(np.int32),
-        ids=host["ids"].astype(np.int32),
-        values=host["values"].astype(np.float32),
-    )
