@@ -7,12 +7,13 @@ needs one copy. Floats and 64-bit seeds travel as their bits.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
 
@@ -29,7 +30,7 @@ FROM_DRAFTS = -2
 """Token id that stands for the next draft token of the slot."""
 
 
-def int32(values: Sequence[int] | Int32 = ()) -> Int32:
+def int32(values: Sequence[int] | NDArray[np.integer] = ()) -> Int32:
     """Return `values` as an int32 array."""
     return np.asarray(values, dtype=np.int32)
 
@@ -37,6 +38,13 @@ def int32(values: Sequence[int] | Int32 = ()) -> Int32:
 def float32(values: Sequence[float] | Float32 = ()) -> Float32:
     """Return `values` as a float32 array."""
     return np.asarray(values, dtype=np.float32)
+
+
+_NOTHING = int32()
+
+
+def _nothing() -> Int32:
+    return _NOTHING
 
 
 @dataclass(slots=True)
@@ -91,13 +99,13 @@ class Admissions:
         outputs: Output ids so far, for the same.
     """
 
-    slots: Int32 = field(default_factory=int32)
-    context: Int32 = field(default_factory=int32)
-    produced: Int32 = field(default_factory=int32)
+    slots: Int32 = field(default_factory=_nothing)
+    context: Int32 = field(default_factory=_nothing)
+    produced: Int32 = field(default_factory=_nothing)
     seeds: Int32 = field(default_factory=lambda: np.zeros((0, 2), dtype=np.int32))
-    top_k: Int32 = field(default_factory=int32)
-    min_tokens: Int32 = field(default_factory=int32)
-    logprobs: Int32 = field(default_factory=int32)
+    top_k: Int32 = field(default_factory=_nothing)
+    min_tokens: Int32 = field(default_factory=_nothing)
+    logprobs: Int32 = field(default_factory=_nothing)
     temperature: Float32 = field(default_factory=float32)
     top_p: Float32 = field(default_factory=float32)
     min_p: Float32 = field(default_factory=float32)
@@ -144,16 +152,16 @@ class Step:
 
     id: int = 0
     decode_requests: int = 0
-    slots: Int32 = field(default_factory=int32)
+    slots: Int32 = field(default_factory=_nothing)
     starts: Int32 = field(default_factory=lambda: np.zeros(1, dtype=np.int32))
-    context: Int32 = field(default_factory=int32)
-    drafts: Int32 = field(default_factory=int32)
-    rows: Int32 = field(default_factory=int32)
-    tokens: Int32 = field(default_factory=int32)
+    context: Int32 = field(default_factory=_nothing)
+    drafts: Int32 = field(default_factory=_nothing)
+    rows: Int32 = field(default_factory=_nothing)
+    tokens: Int32 = field(default_factory=_nothing)
     admissions: Admissions = field(default_factory=Admissions)
-    write_group: Int32 = field(default_factory=int32)
-    write_slot: Int32 = field(default_factory=int32)
-    write_first: Int32 = field(default_factory=int32)
+    write_group: Int32 = field(default_factory=_nothing)
+    write_slot: Int32 = field(default_factory=_nothing)
+    write_first: Int32 = field(default_factory=_nothing)
     write_pages: Ragged = field(default_factory=_empty_ragged)
     copies: Int32 = field(default_factory=lambda: np.zeros((0, 3), dtype=np.int32))
     fresh: Int32 = field(default_factory=lambda: np.zeros((0, 2), dtype=np.int32))
@@ -174,31 +182,30 @@ class Step:
         if int(packed[0]) != FORMAT:
             raise ValueError(f"step format {int(packed[0])}, this executor reads {FORMAT}")
         step = cls(id=int(packed[1]), decode_requests=int(packed[2]))
-        targets = list(_slots(step))
-        sizes = packed[3 : 3 + len(targets)]
-        at = 3 + len(targets)
-        for (owner, name), size in zip(targets, sizes.tolist(), strict=True):
-            like = getattr(owner, name)
+        sizes = packed[3 : 3 + len(_NAMES)]
+        at = 3 + len(_NAMES)
+        for path, like, size in zip(_NAMES, _arrays(step), sizes.tolist(), strict=True):
             array = packed[at : at + size].view(like.dtype).reshape(-1, *like.shape[1:])
-            setattr(owner, name, array)
+            *owners, name = path.split(".")
+            setattr(attrgetter(".".join(owners))(step) if owners else step, name, array)
             at += size
         return step
 
 
-def _slots(owner: object) -> list[tuple[object, str]]:
-    """List every array of a step as (owner, attribute), in declaration order."""
-    found: list[tuple[object, str]] = []
+def _names(owner: object, before: str = "") -> list[str]:
+    """List every array of a step by its path of attributes, in declaration order."""
+    found: list[str] = []
     for one in fields(owner):  # type: ignore[arg-type]
-        value = getattr(owner, one.name)
+        value, name = getattr(owner, one.name), before + one.name
         if isinstance(value, np.ndarray):
-            found.append((owner, one.name))
+            found.append(name)
         elif isinstance(value, Ragged | Admissions):
-            found.extend(_slots(value))
+            found.extend(_names(value, name + "."))
     return found
 
 
-def _arrays(step: Step) -> list[NDArray[np.int32]]:
-    return [getattr(owner, name) for owner, name in _slots(step)]
+_NAMES = _names(Step())
+_arrays: Callable[[Step], tuple[NDArray[np.int32], ...]] = attrgetter(*_NAMES)
 
 
 @dataclass(slots=True)

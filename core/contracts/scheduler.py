@@ -8,7 +8,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Hashable
+    from collections.abc import Collection, Hashable, Sequence
 
     from .cache import NoSpace, PoolUsage
     from .predictor import StepShape
@@ -104,6 +104,9 @@ class View(Protocol):
         now: Seconds on the engine's clock.
         waiting: Requests without a slot: preempted ones first, then by arrival.
         running: Requests with a slot, in order of admission.
+        one_pending: Those of `running` with one pending token: the decodes, mostly. For
+            `Plan.one_each`; asking for it and slicing it cost next to nothing.
+        more_pending: Those with more: prompts that are not computed yet.
         free_slots: Slots that can be given out in this step.
         steps_in_flight: Launched and not settled.
     """
@@ -114,6 +117,10 @@ class View(Protocol):
     def waiting(self) -> Collection[RequestView]: ...  # noqa: D102
     @property
     def running(self) -> Collection[RequestView]: ...  # noqa: D102
+    @property
+    def one_pending(self) -> Sequence[RequestView]: ...  # noqa: D102
+    @property
+    def more_pending(self) -> Collection[RequestView]: ...  # noqa: D102
     @property
     def free_slots(self) -> int: ...  # noqa: D102
     @property
@@ -175,16 +182,22 @@ class Preemption(NamedTuple):
 class Plan:
     """A step, decided.
 
+    The core finds space for `one_each`, then for `items`, in their order. No request twice.
+
     Attributes:
-        items: In the order in which the core should find space for them. No request twice.
+        items: Requests with their number of tokens.
+        one_each: Requests with one token each: short for an `Item(request, 1)` before all others.
+            `View.one_pending` of this call, or a slice of it, is checked and placed as a whole,
+            where a thousand items cost a thousand times as much. Any other sequence is allowed.
         preempt: Done before the items.
         refuse: Waiting requests to turn away.
         prefetch: Waiting requests whose tiered pages should be brought nearer.
         nano_batches: Sizes, in items, of the nano-batches to overlap; empty means one batch.
-        wake_at: With no items although requests are ready: when to ask again, engine's clock.
+        wake_at: With nobody planned although requests are ready: when to ask again, engine's clock.
     """
 
     items: list[Item] = field(default_factory=list)
+    one_each: Sequence[RequestView] = ()
     preempt: list[Preemption] = field(default_factory=list)
     refuse: list[Refusal] = field(default_factory=list)
     prefetch: list[RequestView] = field(default_factory=list)
@@ -222,7 +235,7 @@ class Scheduler(ABC):
         """Decide the next step. Must not change the view.
 
         An empty plan is allowed while something is in flight or nothing is ready. When requests
-        are ready and nothing is in flight, a plan without items, preemption or refusal must say
+        are ready and nothing is in flight, a plan without requests, preemption or refusal must say
         `wake_at`, or it is an error.
         """
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-from ..contracts.scheduler import Rows
+from .columns import NOBODY, Columns, Share
 
 if TYPE_CHECKING:
     from ..contracts.cache import PageCopy, TableWrite
@@ -13,32 +13,7 @@ if TYPE_CHECKING:
     from .state import RequestState
 
 
-_NONE = Rows.NONE
-
-
-class Share(NamedTuple):
-    """One request's share of a committed step.
-
-    Attributes:
-        state: The request.
-        admission: Its admission number then; counts of an older one are void.
-        start: Its computed tokens before the step.
-        tokens: Tokens in the step, drafts included.
-        drafts: How many of them are drafts.
-        rows: Resolved, never `AUTO`.
-    """
-
-    state: RequestState
-    admission: int
-    start: int
-    tokens: int
-    drafts: int
-    rows: Rows
-
-    @property
-    def samples(self) -> bool:
-        """Whether the step chooses tokens for it."""
-        return self.rows is not _NONE
+_NOTHING = NOBODY.shape()
 
 
 @dataclass(slots=True)
@@ -47,15 +22,15 @@ class Batch:
 
     Attributes:
         step: Id of the step.
-        shares: In step order, once sorted.
+        shares: Requests that were placed one by one, in the plan's order.
         admitted: Requests that took a slot in this step.
         writes: Table writes, with the request they are for.
         copies: Page copies. Those of a dropped request stay: their targets are fenced, so nobody
             reads them.
         fresh: Pages that changed hands, as (request, group, page).
+        columns: All requests, in step order, once arranged.
+        shape: Of these.
         launched_s: When it was launched.
-        sampled: Whether its sample launch happened.
-        shape: For predictors.
     """
 
     step: int
@@ -64,9 +39,9 @@ class Batch:
     writes: list[tuple[RequestState, TableWrite]] = field(default_factory=list)
     copies: list[PageCopy] = field(default_factory=list)
     fresh: list[tuple[RequestState, int, int]] = field(default_factory=list)
+    columns: Columns = NOBODY
+    shape: StepShape = _NOTHING
     launched_s: float = 0.0
-    sampled: bool = False
-    shape: StepShape | None = None
 
     def drop(self, state: RequestState) -> None:
         """Take a request out again; it was preempted after it was placed."""
@@ -75,6 +50,13 @@ class Batch:
         self.writes = [entry for entry in self.writes if entry[0] is not state]
         self.fresh = [entry for entry in self.fresh if entry[0] is not state]
 
-    def order(self) -> None:
-        """Sort decode-first, keeping the plan's order within each part."""
-        self.shares.sort(key=lambda share: share.tokens != 1)
+    def arrange(self, singles: Columns | None = None) -> None:
+        """Put the step in order: decode-first, and the plan's order within each part.
+
+        Args:
+            singles: Requests with one token each that stand before the shares.
+        """
+        self.columns = Columns.of_shares(sorted(self.shares, key=lambda share: share.tokens != 1))
+        if singles is not None:
+            self.columns = singles.followed_by(self.columns)
+        self.shape = self.columns.shape()

@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, NoReturn
 
+import numpy as np
+
 from ..contracts.cache import EMPTY_DELTA, NULL_PAGE, Delta, NoSpace, Wait
-from ..contracts.predictor import StepShape
-from ..contracts.scheduler import Rows
+from ..contracts.scheduler import Item, Rows
 from ..errors import CamshaftError
-from .batch import Batch, Share
+from .batch import Batch
+from .columns import NOBODY, Columns, Share
 from .queues import EngineView
+from .singles import Singles
 from .state import RequestState, Status
 
 if TYPE_CHECKING:
     from ..contracts.cache import KVManager
-    from ..contracts.scheduler import Item, Plan, Scheduler, SchedulerLimits
+    from ..contracts.scheduler import Plan, Scheduler, SchedulerLimits
     from .slots import Slots
     from .stats import Stats
+    from .table import SlotTable
 
 
 # members of an Enum are slow to look up, and these are asked for at every item
 _AUTO, _LAST, _NONE = Rows.AUTO, Rows.LAST, Rows.NONE
-_WAITING = Status.WAITING
+_RUNNING, _WAITING = Status.RUNNING, Status.WAITING
+
+NO_SINGLES = Singles([], NOBODY.slots, NOBODY.uids, 0)
 
 
 class PlanError(CamshaftError):
@@ -36,6 +43,7 @@ class Committer:
         view: EngineView,
         cache: KVManager,
         slots: Slots,
+        table: SlotTable,
         scheduler: Scheduler,
         limits: SchedulerLimits,
         stats: Stats,
@@ -46,21 +54,37 @@ class Committer:
         self.view = view
         self.cache = cache
         self.slots = slots
+        self.table = table
         self.scheduler = scheduler
         self.limits = limits
         self.stats = stats
         self.page_tokens = page_tokens
         self.wants_fresh = wants_fresh
         self.newest_step = 0
+        self._dropped: set[int] = set()
 
-    def check(self, plan: Plan) -> None:
-        """Refuse a plan that breaks the scheduler's contract.
+    def checked(self, plan: Plan) -> Plan:
+        """Return a plan that may be committed.
+
+        Returns:
+            The plan, with an item for each request of `one_each` unless that is of this turn's
+            `View.one_pending`, whose requests need no check.
 
         Raises:
-            PlanError: Names the scheduler and the rule.
+            PlanError: It breaks the scheduler's contract. Names the scheduler and the rule.
         """
+        singles = plan.one_each
+        if not isinstance(singles, Singles) or singles.turn != self.view.turn:
+            items = [*(Item(request, 1) for request in singles), *plan.items]
+            plan, singles = replace(plan, one_each=(), items=items), NO_SINGLES
+        self._check_features(plan)
+        self._check_items(plan, singles)
+        return plan
+
+    def _check_items(self, plan: Plan, singles: Singles) -> None:
         seen: set[int] = set()
-        total = admitted = 0
+        total, admitted = len(singles), 0
+        others: list[int] = singles.uids.tolist() if plan.items else []
         for item in plan.items:
             state = item.request
             if not isinstance(state, RequestState):
@@ -74,8 +98,7 @@ class Committer:
             seen.add(state.uid)
             total += item.tokens + item.drafts
             admitted += state.slot < 0
-        self._check_features(plan)
-        if len(seen) < len(plan.items):
+        if len(seen) < len(plan.items) or not seen.isdisjoint(others):
             self._broken("a request is planned twice")
         if total > self.limits.step_tokens:
             self._broken(f"{total} tokens are planned, the limit is {self.limits.step_tokens}")
@@ -94,24 +117,52 @@ class Committer:
         raise PlanError(f"scheduler {type(self.scheduler).__name__}: {rule}.")
 
     def commit(self, plan: Plan, step: int) -> Batch:
-        """Place the items of a checked plan in step `step`."""
+        """Place the requests of a checked plan in step `step`.
+
+        One that is preempted on the way is dropped: it is not admitted again in the same step.
+        """
         batch = Batch(step)
+        self._dropped.clear()
         for preemption in plan.preempt:
             state = preemption.request
             assert isinstance(state, RequestState)
             if state.status is Status.RUNNING:
                 self.preempt(state, "planned")
+        singles = plan.one_each if isinstance(plan.one_each, Singles) else NO_SINGLES
+        self._find_pages(singles, batch)
         for item in plan.items:
             self._place(item, batch)
-        batch.order()
-        batch.shape = _shape(batch)
+        batch.arrange(self._columns(singles))
         return batch
+
+    def _find_pages(self, singles: Singles, batch: Batch) -> None:
+        """Let those grow that have no page for one more token."""
+        slots = singles.slots
+        short = self.table.computed[slots] >= self.table.granted[slots]
+        for row in short.nonzero()[0].tolist():
+            state = singles.states[row]
+            if state.status is not _RUNNING:
+                continue  # preempted for another one
+            delta = self._grow(state, state.computed + 1, batch)
+            if delta is None:
+                self._dropped.add(state.uid)
+            else:
+                self._note(state, delta, batch)
+
+    def _columns(self, singles: Singles) -> Columns:
+        """Return those that were not dropped; one that was refused as well has ended."""
+        if not singles:
+            return NOBODY
+        keep = self.table.uid[singles.slots] == singles.uids
+        if self._dropped:
+            keep &= ~np.isin(singles.uids, list(self._dropped))
+        return Columns.of_singles(singles.only(keep), self.table)
 
     def _place(self, item: Item, batch: Batch) -> None:
         state, tokens, drafts, rows = item
         assert isinstance(state, RequestState)
-        if not state.ready:
-            return  # preempted or refused by an earlier item of this plan
+        if not state.ready or state.uid in self._dropped:
+            return  # preempted or refused by an earlier part of this plan
         if state.status is _WAITING:
             delta = self._admit(state, item, batch)
             tokens = min(tokens, state.pending)  # a prefix hit may have left fewer
@@ -122,14 +173,18 @@ class Committer:
         if delta is None:
             return
         if delta is not EMPTY_DELTA:
-            batch.writes.extend((state, write) for write in delta.writes)
-            batch.copies.extend(delta.copies)
-            if self.wants_fresh:
-                batch.fresh.extend(self._fresh(state, delta))
+            self._note(state, delta, batch)
         start = state.computed
         if rows is _AUTO:  # logits once every known token is computed
             rows = _LAST if start + tokens >= state.known else _NONE
-        batch.shares.append(Share(state, state.admission, start, tokens + drafts, drafts, rows))
+        batch.shares.append(Share(state, start, tokens + drafts, drafts, rows))
+
+    def _note(self, state: RequestState, delta: Delta, batch: Batch) -> None:
+        """Add what the device must learn of a request's pages."""
+        batch.writes.extend((state, write) for write in delta.writes)
+        batch.copies.extend(delta.copies)
+        if self.wants_fresh:
+            batch.fresh.extend(self._fresh(state, delta))
 
     def _fresh(self, state: RequestState, delta: Delta) -> list[tuple[RequestState, int, int]]:
         """List the pages of a grant that were not adopted with a prefix."""
@@ -164,6 +219,7 @@ class Committer:
             self.stats.prompt_tokens += state.prompt_tokens
             self.stats.cached_tokens += state.cached_tokens
         state.recount()
+        self.table.seat(state)
         batch.admitted.append(state)
         return result
 
@@ -201,6 +257,8 @@ class Committer:
         self.cache.free(state.uid, self.newest_step)
         self.slots.release(state.slot, self.newest_step)
         del self.view.admitted[state.uid]
+        self.table.vacate(state)
+        self._dropped.add(state.uid)
         state.preempted()
         self.view.waiting.put_back(state)
         self.stats.preempted(cause)
@@ -211,20 +269,9 @@ class Committer:
             self.cache.free(state.uid, self.newest_step, forget=forget)
             self.slots.release(state.slot, self.newest_step)
             del self.view.admitted[state.uid]
+            self.table.vacate(state)
         elif state.status is Status.WAITING:
             self.view.waiting.remove(state)
         self.view.forget(state)
         state.status = Status.FINISHED
         state.slot = -1
-        state.recount()
-
-
-def _shape(batch: Batch) -> StepShape:
-    tokens = decode_tokens = context = logits_rows = 0
-    for share in batch.shares:
-        count = share.tokens
-        tokens += count
-        decode_tokens += count == 1
-        context += share.start + count
-        logits_rows += share.rows is not _NONE
-    return StepShape(len(batch.shares), tokens, decode_tokens, context, logits_rows)

@@ -8,6 +8,8 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from ..contracts.scheduler import StepReport
 from ..errors import RequestError
 from ..request import FinishReason, Request, RequestOutput
@@ -20,6 +22,8 @@ from .settle import PendingWrite, Settler
 from .slots import Slots
 from .state import RequestState, Status
 from .stats import Stats
+from .stops import StopIds
+from .table import SlotTable
 
 if TYPE_CHECKING:
     from ..contracts.cache import KVManager, PoolUsage
@@ -76,20 +80,23 @@ class Engine:
         self.stats = Stats()
         self.clock = parts.clock
         self.slots = Slots(parts.limits.max_running)
+        self.table = SlotTable(parts.limits.max_running)
+        self.stops = StopIds(max(parts.vocab, *parts.eos_ids, 0) + 1)
         self.view = EngineView(
-            parts.clock, parts.cache, self.slots, parts.predictor, parts.page_tokens
+            parts.clock, parts.cache, self.slots, self.table, parts.predictor, parts.page_tokens
         )
         self.committer = Committer(
             self.view,
             parts.cache,
             self.slots,
+            self.table,
             parts.scheduler,
             parts.limits,
             self.stats,
             page_tokens=parts.page_tokens,
             wants_fresh=parts.executor.wants_fresh,
         )
-        self.settler = Settler(parts.cache, self.stats, parts.page_tokens)
+        self.settler = Settler(parts.cache, self.table, self.stops, self.stats, parts.page_tokens)
         self.observers = Observers(parts.observers)
         self.states: dict[str, RequestState] = {}
         self.flying: deque[Batch] = deque()
@@ -124,6 +131,7 @@ class Engine:
             next(self._uids), request, eos | set(params.stop_token_ids), self.parts.room, seed
         )
         self.states[request.id] = state
+        self.stops.add(state.stop_ids)
         self.view.waiting.append(state)
         self.stats.requests += 1
         self.observers.on_arrival(request)
@@ -194,8 +202,8 @@ class Engine:
         if not self.view.running and not self.view.waiting:
             return False
         self.view.steps_in_flight = len(self.flying)
-        plan = self.parts.scheduler.plan(self.view)
-        self.committer.check(plan)
+        self.view.turn += 1
+        plan = self.committer.checked(self.parts.scheduler.plan(self.view))
         for refusal in plan.refuse:
             state = refusal.request
             assert isinstance(state, RequestState)
@@ -207,7 +215,7 @@ class Engine:
             )
             self._finish(state, output)
         batch = self.committer.commit(plan, self.committer.newest_step + 1)
-        if not batch.shares:
+        if not len(batch.columns):
             self._nothing_placed(plan)
             return False
         self._stuck = 0
@@ -229,7 +237,8 @@ class Engine:
         self.settler.writes = []
         self.flying.append(batch)
         self._advance(batch)
-        if any(share.samples and share.state.request.needs_host_tokens for share in batch.shares):
+        columns = batch.columns
+        if (self.table.needs_host[columns.slots] * columns.samples).any():
             self._settle_all_but_newest()
         executor.sample(batch.step)
         self.stats.most_in_flight = max(self.stats.most_in_flight, len(self.flying))
@@ -237,30 +246,21 @@ class Engine:
 
     def _advance(self, batch: Batch) -> None:
         """Count what was launched; declare pages that prompts fill."""
-        page = self.parts.page_tokens
-        for share in batch.shares:
-            state = share.state
-            state.in_flight += 1
-            state.computed = written = share.start + share.tokens
-            if share.samples:
-                state.known += 1 + share.drafts
-                state.device_token = True
-            state.recount()
-            if written - state.committed >= page:
-                self.settler.declare(state, min(written, len(state.tokens)), batch.step)
+        columns, table = batch.columns, self.table
+        table.advance(columns)
+        written = np.minimum(columns.written, table.read(columns.slots))
+        due = written - table.committed[columns.slots] >= self.parts.page_tokens
+        for row in due.nonzero()[0].tolist():
+            self.settler.declare(columns.states[row], written.item(row), batch.step)
         self.stats.steps += 1
-        assert batch.shape is not None
         self.stats.step_tokens += batch.shape.tokens
 
     def _launch_failed(self, batch: Batch, error: Exception) -> None:
         self.stats.failed_launches += 1
         self.parts.cache.revoke(batch.step)
-        for share in batch.shares:
+        for state in batch.columns.states:
             message = f"the step could not be launched: {error}"
-            self._finish(
-                share.state,
-                RequestOutput(id=share.state.request.id, finish="error", message=message),
-            )
+            self._finish(state, RequestOutput(id=state.request.id, finish="error", message=message))
 
     def _settle_all_but_newest(self) -> None:
         if len(self.flying) > 1:
@@ -273,15 +273,12 @@ class Engine:
         batch = self.flying.popleft()
         output = self.parts.executor.wait(batch.step)
         now = self.clock.now()
-        published = self.settler.settle(batch, output, now)
-        for one in published:
-            if one.finish is None:
-                self._outbox.append(one)
-            else:
-                self._finish(self.states[one.id], one, forget=one.finish == "error")
+        settled = self.settler.settle(batch, output, now)
+        self._outbox.extend(settled.outputs)
+        for one in settled.ended:
+            self._finish(self.states[one.id], one, forget=one.finish == "error")
         self.parts.cache.fence(batch.step)
         self.slots.fence(batch.step)
-        assert batch.shape is not None
         report = StepReport(batch.step, batch.shape, now - batch.launched_s)
         self.parts.scheduler.on_step(report)
         if self.parts.predictor is not None:
@@ -294,6 +291,7 @@ class Engine:
         output.cached_tokens = max(0, state.cached_tokens)
         self.committer.release(state, forget=forget)
         del self.states[state.request.id]
+        self.stops.remove(state.stop_ids)
         self.stats.finished[output.finish] += 1
         self.parts.scheduler.on_finish(state)
         self.observers.on_finish(state.request, output)
@@ -305,7 +303,8 @@ class Engine:
         if self.flying or plan.preempt or plan.refuse:
             return
         ready = any(state.ready for state in self.states.values())
-        if not plan.items:
+        planned = [*plan.one_each, *(item.request for item in plan.items)]
+        if not planned:
             self.wake_at = plan.wake_at
             if ready and plan.wake_at is None:
                 name = type(self.parts.scheduler).__name__
@@ -313,7 +312,7 @@ class Engine:
             return
         self._stuck += 1
         if self._stuck > len(self.states) + 1:
-            state = plan.items[0].request
+            state = planned[0]
             assert isinstance(state, RequestState)
             self._stuck = 0
             message = "no space could be made for this request; give the cache more memory"

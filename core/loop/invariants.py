@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from .state import Status
 
 if TYPE_CHECKING:
@@ -16,7 +18,7 @@ def check_invariants(engine: Engine) -> None:
     Raises:
         AssertionError: Lists every broken invariant.
     """
-    broken = [*_pools(engine), *_counts(engine), *_slots(engine), *_ends(engine)]
+    broken = [*_pools(engine), *_counts(engine), *_slots(engine), *_table(engine), *_ends(engine)]
     broken += engine.parts.cache.check_integrity()
     if broken:
         raise AssertionError("; ".join(broken))
@@ -51,10 +53,10 @@ def _counts(engine: Engine) -> list[str]:
 def _steps(engine: Engine) -> list[str]:
     broken = []
     for batch in engine.flying:
-        tokens = sum(share.tokens for share in batch.shares)
+        tokens = int(batch.columns.tokens.sum())
         if tokens > engine.parts.limits.step_tokens:
             broken.append(f"step {batch.step} holds {tokens} tokens")
-        if any(share.tokens < 1 for share in batch.shares):
+        if (batch.columns.tokens < 1).any():
             broken.append(f"step {batch.step} holds a request without tokens")
     return broken
 
@@ -64,6 +66,21 @@ def _slots(engine: Engine) -> list[str]:
     if len(set(taken)) != len(taken) or len(taken) != engine.slots.in_use:
         return [f"slots {sorted(taken)} are taken, {engine.slots.in_use} are given out"]
     return []
+
+
+def _table(engine: Engine) -> list[str]:
+    """Compare the table with what it stands for, request by request."""
+    table, running, broken = engine.table, list(engine.view.running), []
+    if table.order.tolist() != [state.slot for state in running]:
+        broken.append("the table has other requests than run, or in another order")
+    for state in running:
+        if table.states[state.slot] is not state or table.uid[state.slot] != state.uid:
+            broken.append(f"request {state.uid} does not have the row of its slot")
+        if state.pending != min(state.known, state.last_known) - state.computed:
+            broken.append(f"request {state.uid}: pending {state.pending} does not follow")
+        if table.read(np.array([state.slot]))[0] != len(state.tokens):
+            broken.append(f"request {state.uid}: may get {state.left} more tokens, has some")
+    return broken
 
 
 def _ends(engine: Engine) -> list[str]:

@@ -2,28 +2,34 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from ..request import SamplingParams
 from ..step import FROM_DEVICE, FROM_DRAFTS, Admissions, Ragged, Step, float32, int32
-from .batch import Batch, Share
+from .batch import Batch
+from .columns import Columns
 from .state import RequestState
+
+if TYPE_CHECKING:
+    from ..step import Int32
 
 
 def pack_step(batch: Batch) -> Step:
-    """Return the step of `batch`, whose shares are in step order."""
-    shares = batch.shares
-    starts = np.zeros(len(shares) + 1, dtype=np.int32)
-    np.cumsum([share.tokens for share in shares], out=starts[1:])
+    """Return the step of `batch`, which is arranged."""
+    columns = batch.columns
+    starts = np.zeros(len(columns) + 1, dtype=np.int32)
+    np.cumsum(columns.tokens, out=starts[1:])
     step = Step(
         id=batch.step,
-        decode_requests=sum(1 for share in shares if share.tokens == 1),
-        slots=int32([share.state.slot for share in shares]),
+        decode_requests=batch.shape.decode_tokens,
+        slots=int32(columns.slots),
         starts=starts,
-        context=int32([share.start for share in shares]),
-        drafts=int32([share.drafts for share in shares]),
-        rows=int32([share.rows for share in shares]),
-        tokens=_tokens(shares),
+        context=int32(columns.start),
+        drafts=int32(columns.drafts),
+        rows=int32(columns.rows),
+        tokens=_tokens(columns, starts),
         admissions=admissions(batch.admitted),
     )
     if batch.writes:
@@ -38,30 +44,25 @@ def pack_step(batch: Batch) -> Step:
     return step
 
 
-def _tokens(shares: list[Share]) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
-    ids: list[int] = []
-    for share in shares:
-        state, start = share.state, share.start
-        known = state.tokens
-        end = start + share.tokens - share.drafts
-        if state.device_token and end == state.known == start + 1:
-            ids.append(FROM_DEVICE)
-        elif end > len(known):  # only the newest token can be unknown to the host
-            ids.extend(known[start:])
-            ids.extend([FROM_DEVICE] * (end - max(start, len(known))))
-        elif end == start + 1:
-            ids.append(known[start])
-        else:
-            ids.extend(known[start:end])
-        if share.drafts:
-            ids.extend([FROM_DRAFTS] * share.drafts)
-    return int32(ids)
+def _tokens(columns: Columns, starts: Int32) -> Int32:
+    """Return ids [T]; only the newest token of a request can be unknown to the host."""
+    tokens = np.full(starts[-1], FROM_DEVICE, dtype=np.int32)
+    for row in (~columns.on_device).nonzero()[0].tolist():
+        at, end = starts.item(row), starts.item(row + 1)
+        first, drafts = columns.start.item(row), columns.drafts.item(row)
+        host = columns.states[row].tokens[first : first + end - at - drafts]
+        tokens[at : at + len(host)] = host
+        tokens[end - drafts : end] = FROM_DRAFTS
+    return tokens
+
+
+_NOBODY = Admissions()  # making one takes as long as packing the rest of a small step
 
 
 def admissions(states: list[RequestState]) -> Admissions:
     """Return the admissions of requests that took a slot and have not yet run."""
     if not states:
-        return Admissions()
+        return _NOBODY
     params = [state.request.params for state in states]
     return Admissions(
         slots=int32([state.slot for state in states]),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
+from .singles import Singles
 from .state import RequestState, Status
 
 if TYPE_CHECKING:
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from ..contracts.scheduler import RequestView
     from .clock import Clock
     from .slots import Slots
+    from .table import SlotTable
 
 
 class Waiting:
@@ -58,6 +60,7 @@ class EngineView:
 
     Attributes:
         admitted: Requests with a slot, by uid, in order of admission.
+        turn: Counts the engine's plans.
     """
 
     def __init__(
@@ -65,23 +68,45 @@ class EngineView:
         clock: Clock,
         cache: KVManager,
         slots: Slots,
+        table: SlotTable,
         predictor: StepTimePredictor | None,
         page_tokens: int,
     ) -> None:
         self._clock = clock
         self._cache = cache
         self._slots = slots
+        self._table = table
         self._predictor = predictor
         self._page_tokens = page_tokens
         self._cached: dict[int, tuple[int, int, int]] = {}
         self.waiting = Waiting()
         self.admitted: dict[int, RequestState] = {}
         self.steps_in_flight = 0
+        self.turn = 0
+        self._singles = Singles([], table.order, table.order, 0)
 
     @property
     def running(self) -> Collection[RequestState]:
         """Requests with a slot, in order of admission."""
         return self.admitted.values()
+
+    @property
+    def one_pending(self) -> Singles:
+        """Running requests with one pending token. See `View.one_pending`."""
+        table, before = self._table, self._singles
+        slots = table.order[table.pending[table.order] == 1]
+        uids = table.uid[slots]
+        # mostly these are the requests of the last step
+        same = len(uids) == len(before) and bool((uids == before.uids).all())
+        states = before.states if same else table.at(slots)
+        self._singles = Singles(states, slots, uids, self.turn)
+        return self._singles
+
+    @property
+    def more_pending(self) -> list[RequestState]:
+        """Running requests with more than one pending token. See `View.more_pending`."""
+        table = self._table
+        return table.at(table.order[table.pending[table.order] > 1])
 
     @property
     def now(self) -> float:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
+
 from ..contracts.cache import KVManager, TableWrite
 from ..contracts.scheduler import Rows
 from ..request import FinishReason, RequestOutput, TokenLogprobs
@@ -11,11 +13,14 @@ from .state import RequestState, Status
 
 if TYPE_CHECKING:
     from ..step import StepOutput
-    from .batch import Batch, Share
+    from .batch import Batch
+    from .columns import Bool, Columns
     from .stats import Stats
+    from .stops import StopIds
+    from .table import SlotTable
 
 
-_FINISHED, _WAITING = Status.FINISHED, Status.WAITING
+_FINISHED = Status.FINISHED
 NOT_FINITE = "the model produced logits that are not finite"
 
 
@@ -27,56 +32,107 @@ class PendingWrite(NamedTuple):
     write: TableWrite
 
 
+class Settled(NamedTuple):
+    """What a step brought.
+
+    Attributes:
+        outputs: Of requests that go on.
+        ended: Of those that do not; `finish` is set in output and state, the rest is the caller's.
+    """
+
+    outputs: list[RequestOutput]
+    ended: list[RequestOutput]
+
+
 class Settler:
     """Applies step outputs to request states."""
 
-    def __init__(self, cache: KVManager, stats: Stats, page_tokens: int) -> None:
+    def __init__(
+        self, cache: KVManager, table: SlotTable, stops: StopIds, stats: Stats, page_tokens: int
+    ) -> None:
         self.cache = cache
+        self.table = table
+        self.stops = stops
         self.stats = stats
         self.page_tokens = page_tokens
         self.writes: list[PendingWrite] = []
 
-    def settle(self, batch: Batch, output: StepOutput, now: float) -> list[RequestOutput]:
+    def settle(self, batch: Batch, output: StepOutput, now: float) -> Settled:
         """Apply the results of a step.
 
         Args:
             batch: The step, as committed.
             output: Its results, rows in the batch's order.
             now: Seconds.
-
-        Returns:
-            What to publish. A request that ended has `finish` set here and in its state; the
-            caller releases it.
         """
+        columns, table = batch.columns, self.table
+        here = table.uid[columns.slots] == columns.uids  # the others ended or were preempted
+        table.in_flight[columns.slots[here]] -= 1
+        plain = here & self._is_plain(columns, output)
+        outputs = self._go_on(columns, plain, output)
+        ended: list[RequestOutput] = []
         logprobs = _logprobs_by_row(output)
-        published = []
-        results = zip(
-            batch.shares,
-            output.tokens.tolist(),
-            output.counts.tolist(),
-            output.finite.tolist(),
-            strict=True,
-        )
-        for row, (share, tokens, count, finite) in enumerate(results):
-            state = share.state
-            state.in_flight -= 1
-            status = state.status
-            if status is _FINISHED:
-                self.stats.wasted_tokens += count
-                continue
-            if not finite:
-                state.finish = "error"
-                published.append(_output(state, [], message=NOT_FINITE))
-                continue
-            if share.drafts:
-                self._give_back(share, count, batch.step)
-            if count:
-                published.append(self._extend(state, tokens[:count], logprobs.get(row), now))
-            if status is _WAITING:
-                state.recount()
-            else:
-                self._commit(state, share, batch.step)
-        return published
+        for row in (~plain).nonzero()[0].tolist():
+            if not here[row]:
+                columns.states[row].in_flight -= 1
+            published = self._settle_row(batch, output, row, logprobs.get(row), now)
+            if published is not None:
+                (ended if published.finish else outputs).append(published)
+        self._commit(columns, here & output.finite, batch.step)
+        return Settled(outputs, ended)
+
+    def _is_plain(self, columns: Columns, output: StepOutput) -> Bool:
+        """Return which requests [B] just got one more token, and neither end nor begin with it.
+
+        Only what holds for running requests is looked at. Steps with drafts have no such.
+        """
+        slots = columns.slots
+        plain: Bool = (output.counts == 1) & output.finite & (self.table.left[slots] > 1)
+        plain &= (self.table.started[slots] != 0) & (columns.drafts == 0)
+        plain &= ~self.stops.among(output.tokens[:, 0])
+        if output.logprobs is not None:
+            plain[output.logprobs.row] = False
+        return plain
+
+    def _go_on(self, columns: Columns, plain: Bool, output: StepOutput) -> list[RequestOutput]:
+        """Give plain requests their token."""
+        states, tokens = columns.states, output.tokens[:, 0]
+        if not plain.all():
+            states = [states[row] for row in plain.nonzero()[0].tolist()]
+            tokens = tokens[plain]
+        self.table.left[columns.slots[plain]] -= 1
+        self.stats.output_tokens += len(states)
+        outputs = []
+        for state, token in zip(states, tokens.tolist(), strict=True):
+            state.tokens.append(token)
+            outputs.append(
+                RequestOutput(
+                    id=state.request.id, token_ids=[token], cached_tokens=state.cached_tokens
+                )
+            )
+        return outputs
+
+    def _settle_row(
+        self,
+        batch: Batch,
+        output: StepOutput,
+        row: int,
+        logprobs: list[TokenLogprobs] | None,
+        now: float,
+    ) -> RequestOutput | None:
+        """Settle any request of a step; return what to publish."""
+        state, count = batch.columns.states[row], output.counts.item(row)
+        if state.status is _FINISHED:
+            self.stats.wasted_tokens += count
+            return None
+        if not output.finite[row]:
+            state.finish = "error"
+            return _output(state, [], message=NOT_FINITE)
+        if batch.columns.drafts[row]:
+            self._give_back(batch, row, count)
+        if not count:
+            return None
+        return self._extend(state, output.tokens[row, :count].tolist(), logprobs, now)
 
     def _extend(
         self,
@@ -87,8 +143,10 @@ class Settler:
     ) -> RequestOutput:
         if state.first_token_s is None:
             state.first_token_s = now
+            state.started = 1
         kept, state.finish = self._stop(state, new)
         state.tokens.extend(kept)
+        state.left -= len(kept)
         self.stats.output_tokens += len(kept)
         stop_id = kept[-1] if state.finish == "stop" else None
         return _output(state, kept, logprobs[: len(kept)] if logprobs else [], stop_id)
@@ -96,34 +154,34 @@ class Settler:
     @staticmethod
     def _stop(state: RequestState, new: list[int]) -> tuple[list[int], FinishReason | None]:
         """Cut `new` at the first stop id or at the limit; say why."""
-        room = state.max_tokens - len(state.tokens) + state.prompt_tokens
-        stop_ids = state.stop_ids
+        room, stop_ids = state.left, state.stop_ids
         if not stop_ids.isdisjoint(new):
             for place, token in enumerate(new[:room]):
                 if token in stop_ids:
                     return new[: place + 1], "stop"
         return (new[:room], "length") if len(new) >= room else (new, None)
 
-    def _give_back(self, share: Share, sampled: int, step: int) -> None:
+    def _give_back(self, batch: Batch, row: int, sampled: int) -> None:
         """Correct the upper bounds by drafts that were rejected."""
-        surplus = 1 + share.drafts - sampled
-        if share.rows is not Rows.DRAFTS or not surplus:
+        state, columns = batch.columns.states[row], batch.columns
+        surplus = 1 + columns.drafts.item(row) - sampled
+        if columns.rows[row] != Rows.DRAFTS or not surplus:
             return
-        state = share.state
         state.known -= surplus
-        if state.status is Status.RUNNING and share.admission == state.admission:
+        if state.status is Status.RUNNING:
             state.computed -= surplus
             if not state.in_flight:
-                self.cache.shrink(state.uid, state.computed, step)
+                self.cache.shrink(state.uid, state.computed, batch.step)
                 state.granted = min(state.granted, state.computed)
             state.recount()
 
-    def _commit(self, state: RequestState, share: Share, step: int) -> None:
+    def _commit(self, columns: Columns, here: Bool, step: int) -> None:
         """Declare pages that generated tokens have filled; prompts were declared at launch."""
-        written = share.start + share.tokens
-        if written - state.committed < self.page_tokens or share.admission != state.admission:
-            return
-        self.declare(state, min(written, len(state.tokens) - 1), step)
+        slots = columns.slots
+        written = np.minimum(columns.written, self.table.read(slots) - 1)
+        due = here & (written - self.table.committed[slots] >= self.page_tokens)
+        for row in due.nonzero()[0].tolist():
+            self.declare(columns.states[row], written.item(row), step)
 
     def declare(self, state: RequestState, written: int, step: int) -> None:
         """Tell the cache that `step` writes the first `written` tokens, if that fills a page."""

@@ -5,7 +5,10 @@ from __future__ import annotations
 from enum import Enum
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from ..contracts.cache import Prefix
+from . import table
 
 if TYPE_CHECKING:
     from ..request import FinishReason, Request
@@ -22,36 +25,67 @@ class Status(Enum):
 _RUNNING, _WAITING = Status.RUNNING, Status.WAITING
 
 
+class _Count:
+    """A number in a request's row, as an attribute."""
+
+    def __init__(self, place: int) -> None:
+        self._place = place
+
+    def __get__(self, state: RequestState, kind: type[RequestState]) -> int:
+        return state.row.item(self._place)
+
+    def __set__(self, state: RequestState, value: int) -> None:
+        state.row[self._place] = value
+
+
 class RequestState:
     """A request in the engine; schedulers see it as a `RequestView`.
 
-    `known` and `computed` are upper bounds while steps are in flight, exact otherwise:
+    Its counts stand in `row`: the row of its slot in the `SlotTable` while it runs, and one of its
+    own otherwise. `known` and `computed` are upper bounds while steps are in flight, exact else:
 
         tokens   [0 ... computed)  launched   [computed ... known)  pending
         known  = prompt + settled outputs + outputs that launched steps will sample
+
+    Attributes:
+        computed: Tokens whose keys and values are launched.
+        known: See above.
+        last_known: The most that `known` can count for: the last output is never computed.
+        pending: What `recount` makes of these three.
+        granted: Tokens that its pages can hold.
+        committed: Tokens that the cache was told of, in whole pages.
+        in_flight: Launched steps that hold it and are not settled.
+        left: Output tokens that it may still get.
+        started: 1 once its first token was settled.
+        on_device: 1 if its slot holds its newest token.
+        needs_host: 1 if choosing a token needs the host to have read the last one.
     """
+
+    computed = _Count(table.COMPUTED)
+    known = _Count(table.KNOWN)
+    last_known = _Count(table.LAST_KNOWN)
+    pending = _Count(table.PENDING)
+    granted = _Count(table.GRANTED)
+    committed = _Count(table.COMMITTED)
+    in_flight = _Count(table.IN_FLIGHT)
+    left = _Count(table.LEFT)
+    started = _Count(table.STARTED)
+    on_device = _Count(table.ON_DEVICE)
+    needs_host = _Count(table.NEEDS_HOST)
 
     __slots__ = (
         "admission",
         "arrival",
         "cached_tokens",
-        "committed",
-        "computed",
-        "device_token",
         "finish",
         "first_token_s",
-        "granted",
-        "in_flight",
-        "known",
-        "last_known",
         "max_tokens",
-        "pending",
         "preemptions",
         "prefix",
         "priority",
         "prompt_tokens",
-        "ready",
         "request",
+        "row",
         "seed",
         "slot",
         "status",
@@ -88,22 +122,19 @@ class RequestState:
         self.prefix = Prefix(self.tokens, request.salt, request.adapter, request.priority)
         self.prompt_tokens = len(self.tokens)
         self.max_tokens = min(request.params.max_tokens, room - self.prompt_tokens)
-        self.last_known = self.prompt_tokens + self.max_tokens - 1
+        self.row = np.zeros(table.WIDTH, dtype=np.int64)
+        self.row[table.UID] = uid
         self.known = self.prompt_tokens
-        self.computed = 0
-        self.committed = 0
-        self.granted = 0
-        self.in_flight = 0
+        self.last_known = self.prompt_tokens + self.max_tokens - 1
+        self.left = self.max_tokens
+        self.needs_host = int(request.needs_host_tokens)
         self.slot = -1
         self.admission = 0
         self.preemptions = 0
         self.cached_tokens = -1
-        self.device_token = False  # whether the slot holds the newest token
         self.status = Status.WAITING
         self.finish: FinishReason | None = None
         self.first_token_s: float | None = None
-        self.pending = 0
-        self.ready = False
         self.recount()
 
     @property
@@ -111,18 +142,16 @@ class RequestState:
         """Settled output tokens."""
         return len(self.tokens) - self.prompt_tokens
 
-    def recount(self) -> None:
-        """Renew `pending` and `ready` after a change to what they follow from.
-
-        They are read several times for every request and step, and change once. The last token that
-        a request may have is never computed; a waiting one is ready once its old steps settled.
-        """
-        known = self.known if self.known < self.last_known else self.last_known
-        self.pending = pending = known - self.computed
+    @property
+    def ready(self) -> bool:
+        """Whether it may be planned: a preempted request is once its old steps settled."""
         if self.status is _RUNNING:
-            self.ready = pending > 0
-        else:
-            self.ready = self.status is _WAITING and not self.in_flight
+            return self.pending > 0
+        return self.status is _WAITING and not self.in_flight
+
+    def recount(self) -> None:
+        """Renew `pending` after a change to what it follows from."""
+        self.pending = min(self.known, self.last_known) - self.computed
 
     def preempted(self) -> None:
         """Return to waiting with nothing computed. Tokens in flight will still count."""
@@ -130,5 +159,5 @@ class RequestState:
         self.preemptions += 1
         self.computed = self.committed = self.granted = 0
         self.slot = -1
-        self.device_token = False
+        self.on_device = 0
         self.recount()

@@ -9,7 +9,8 @@ import numpy as np
 
 from ..contracts.cache import PageCopy, TableWrite
 from ..contracts.scheduler import Rows
-from ..loop.batch import Batch, Share
+from ..loop.batch import Batch
+from ..loop.columns import Share
 from ..loop.pack import pack_step
 from ..loop.state import RequestState, Status
 from .engines import make_request
@@ -112,9 +113,9 @@ class StepDriver:
             which = rows
             if rows is Rows.AUTO:
                 which = Rows.LAST if state.computed + tokens >= state.known else Rows.NONE
-            batch.shares.append(Share(state, 0, state.computed, tokens, 0, which))
-        batch.order()
-        self.order[batch.step] = [share.state for share in batch.shares]
+            batch.shares.append(Share(state, state.computed, tokens, 0, which))
+        batch.arrange()
+        self.order[batch.step] = batch.columns.states
         self.executor.launch(pack_step(batch))
         for share in batch.shares:
             share.state.computed += share.tokens

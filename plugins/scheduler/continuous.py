@@ -35,17 +35,8 @@ class Continuous(Scheduler):
     def plan(self, view: View) -> Plan:
         """See `Scheduler.plan`."""
         items: list[Item] = []
-        budget = self.limits.step_tokens
-        prefills: list[RequestView] = []
-        for request in view.running:
-            if not request.ready:
-                continue
-            if request.pending > 1:
-                prefills.append(request)
-            elif budget:
-                items.append(Item(request, 1))
-                budget -= 1
-        most = budget
+        decodes, prefills = view.one_pending[: self.limits.step_tokens], view.more_pending
+        most = budget = self.limits.step_tokens - len(decodes)
         for request in prefills:
             tokens = self._chunk(request.computed, request.pending, budget, most)
             if tokens:
@@ -54,7 +45,7 @@ class Continuous(Scheduler):
         if budget and view.free_slots:
             coming = {view.next_page(request) for request in prefills}
             items.extend(self._admit(view, budget, most, coming))
-        return Plan(items)
+        return Plan(items, one_each=decodes)
 
     def _chunk(self, start: int, left: int, budget: int, most: int) -> int:
         """Return how many tokens of a prompt to compute.

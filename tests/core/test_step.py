@@ -5,7 +5,8 @@ import pytest
 
 from camshaft.contracts.cache import PageCopy, TableWrite
 from camshaft.contracts.scheduler import Rows
-from camshaft.loop.batch import Batch, Share
+from camshaft.loop.batch import Batch
+from camshaft.loop.columns import Share
 from camshaft.loop.pack import pack_step
 from camshaft.loop.state import RequestState
 from camshaft.step import FROM_DEVICE, Ragged, Step
@@ -23,10 +24,10 @@ def example() -> Step:
     two = RequestState(2, make_request("b", [21]), frozenset(), 100, seed=7)
     one.slot, two.slot = 4, 1
     two.computed, two.known = 1, 2
-    batch = Batch(9, [Share(one, 1, 0, 3, 0, Rows.LAST), Share(two, 1, 1, 1, 0, Rows.LAST)], [one])
+    batch = Batch(9, [Share(one, 0, 3, 0, Rows.LAST), Share(two, 1, 1, 0, Rows.LAST)], [one])
     batch.writes = [(one, TableWrite(0, 0, [8, 9])), (two, TableWrite(1, 3, [2]))]
     batch.copies = [PageCopy(0, 5, 6)]
-    batch.order()
+    batch.arrange()
     return pack_step(batch)
 
 

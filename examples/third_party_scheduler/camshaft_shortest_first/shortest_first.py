@@ -27,21 +27,19 @@ class ShortestFirst(Scheduler):
 
     def plan(self, view: View) -> Plan:
         """See `Scheduler.plan`."""
-        running = [request for request in view.running if request.ready]
         # one token each, so that nobody who is being answered waits for a prompt
-        decodes = [request for request in running if request.pending == 1]
-        prompts = [request for request in running if request.pending > 1]
+        decodes = view.one_pending[: self._limits.step_tokens]
         waiting = [request for request in view.waiting if request.ready]
         admitted = sorted(waiting, key=lambda one: self._urgency(one, view.now))[: view.free_slots]
         items: list[Item] = []
-        budget = self._limits.step_tokens
-        for request in [*decodes, *sorted(prompts, key=_length), *admitted]:
+        budget = self._limits.step_tokens - len(decodes)
+        for request in [*sorted(view.more_pending, key=_length), *admitted]:
             tokens = min(request.pending - _cached(view, request), budget)
             if tokens == 0:
                 break
             items.append(Item(request, tokens))
             budget -= tokens
-        return Plan(items)
+        return Plan(items, one_each=decodes)
 
     def victim(self, view: View, requester: RequestView, need: NoSpace) -> RequestView | None:
         """Preempt the longest prompt; the shortest is always safe, so somebody finishes."""

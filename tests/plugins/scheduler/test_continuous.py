@@ -31,9 +31,10 @@ class TestContractOfWholePrompts(SchedulerContract):
         return continuous(limits, chunk_tokens="off")
 
 
-def shares_of_the_newest_step(engine: object) -> dict[str, int]:
-    batch = engine.flying[-1]  # type: ignore[attr-defined]
-    return {share.state.request.id: share.tokens for share in batch.shares}
+def shares_of_the_newest_step(engine: Engine) -> dict[str, int]:
+    columns = engine.flying[-1].columns
+    names = [state.request.id for state in columns.states]
+    return dict(zip(names, columns.tokens.tolist(), strict=True))
 
 
 def test_a_decode_is_not_delayed_by_a_long_prompt() -> None:
