@@ -16,7 +16,7 @@ BIN := $(VENV)/bin
 PIP := PYTHONWARNINGS=ignore $(BIN)/python -m pip --disable-pip-version-check
 LINK := $(PIP) install --quiet --no-deps --no-build-isolation --editable .
 # What the links must cover. Edits need no new links; new, renamed and removed files do.
-LIST := find core formats front plugins -name '*.py' -o -name py.typed | LC_ALL=C sort
+LIST := find core executor formats front plugins -name '*.py' -o -name py.typed | LC_ALL=C sort
 
 .DEFAULT_GOAL := help
 .PHONY: help setup link serve test quick check fix clean FORCE
@@ -61,6 +61,7 @@ check: setup ## Format, lint, types and import contracts
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
+	@$(BIN)/mypy tests
 	@$(BIN)/lint-imports
 
 fix: setup ## Format, repair what the linter can, and renew the tables in docs/

@@ -15,6 +15,7 @@ ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 MAPPED = {
     "core": "camshaft",
+    "executor": "camshaft.executor",
     "formats": "camshaft",
     "front": "camshaft",
     "plugins": "camshaft.plugins",
@@ -62,7 +63,7 @@ def test_nothing_is_shadowed_by_build_remains() -> None:
 
 
 def test_core_has_no_module_where_the_plugins_are_mapped() -> None:
-    for name in ("plugins", "checkpoint", "text", "client", "generate"):
+    for name in ("plugins", "executor", "checkpoint", "text", "client", "generate"):
         assert not (ROOT / "core" / name).exists()
         assert not (ROOT / "core" / f"{name}.py").exists()
 

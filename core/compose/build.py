@@ -8,20 +8,20 @@ from dataclasses import dataclass, replace
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
+from camshaft.executor.graphs import DecodeGraphs
+from camshaft.executor.groups import allocate_group
+from camshaft.executor.late import LateExecutor
+from camshaft.executor.null import NullExecutor
+from camshaft.executor.pieces import LayerGraphs
+from camshaft.executor.state import DeviceState
+from camshaft.executor.torch_executor import TorchExecutor, TorchParts
+from camshaft.executor.warm_up import run_largest, warm_up
 from camshaft.text import load_text
 
 from ..contracts.cache import CacheSpec, GroupSpec
 from ..contracts.model import ModelParts
 from ..contracts.sampling import SamplerSpec
 from ..contracts.scheduler import SchedulerLimits
-from ..executor.graphs import DecodeGraphs
-from ..executor.groups import allocate_group
-from ..executor.late import LateExecutor
-from ..executor.null import NullExecutor
-from ..executor.pieces import LayerGraphs
-from ..executor.state import DeviceState
-from ..executor.torch_executor import TorchExecutor, TorchParts
-from ..executor.warm_up import run_largest, warm_up
 from ..facts import Capability
 from ..info import EngineInfo
 from ..loop.clock import Clock

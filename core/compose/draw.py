@@ -200,6 +200,14 @@ def _attention(
     kv_quant: KVQuant = recipe.quant.kv.build()
     section = recipe.attention
     roles: dict[str, Chosen] = {"prefill": section.prefill, "decode": section.decode}
+    if recipe.engine.deterministic and section.prefill != section.decode:
+        faults.append(
+            Fault(
+                recipe.origin("attention"),
+                f"attention: '{section.prefill.name}' and '{section.decode.name}' round "
+                "differently, and engine.deterministic needs the same for prompts and decoding",
+            )
+        )
     for group in groups:
         fits = True
         for role, chosen in roles.items():

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from camshaft.executor.groups import page_bytes
+
 from ..errors import DeviceError
-from ..executor.groups import page_bytes
 
 if TYPE_CHECKING:
     from ..contracts.hardware import MemoryReport

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from camshaft.executor.late import LateExecutor
+from camshaft.executor.null import NullExecutor
+
 from ..contracts.cache import CacheSpec, GroupSpec
 from ..contracts.eviction import Entry, EvictionPolicy
 from ..contracts.scheduler import SchedulerLimits
-from ..executor.late import LateExecutor
-from ..executor.null import NullExecutor
 from ..loop.clock import Clock
 from ..loop.engine import Engine, EngineParts
 from ..request import Request, RequestOutput, SamplingParams, TokenSpan

@@ -9,7 +9,8 @@ import pytest
 from camshaft import Capability, Component, RecipeError, Registry
 from camshaft.compose import draw
 from camshaft.contracts.predictor import StepShape, StepTimePredictor
-from camshaft.testing.toy import toy_recipe
+from camshaft.recipe import parse_recipe
+from camshaft.testing.toy import toy_mapping, toy_recipe
 
 CUDA = frozenset({Capability.CUDA})
 OURS = "camshaft.plugins.attention.reference:ReferenceAttention"
@@ -67,3 +68,10 @@ def test_all_misfits_come_together() -> None:
         "scheduler.predictor",
         "model.max_context",
     ]
+
+
+def test_two_backends_do_not_give_a_token_the_same_bits() -> None:
+    mapping = toy_mapping()
+    mapping["attention"] = {"prefill": "reference", "decode": "sdpa"}
+    with pytest.raises(RecipeError, match="'reference' and 'sdpa' round differently"):
+        draw(parse_recipe(mapping, Registry.discover()))

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import torch
 
 if TYPE_CHECKING:
-    from ..contracts.attention import AttentionBackend
-    from ..contracts.hardware import HardwareBackend
-    from ..contracts.kv_quant import KVField, KVLayout
+    from camshaft.contracts.attention import AttentionBackend
+    from camshaft.contracts.hardware import HardwareBackend
+    from camshaft.contracts.kv_quant import KVField, KVLayout
 
 
 def _bytes(one: KVField, pages: int) -> int:

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from ..contracts.attention import AttentionMeta, GraphLevel, SharedPrefixes
-from ..contracts.quant import StepContext
-from ..contracts.scheduler import Rows
+from camshaft.contracts.attention import AttentionMeta, GraphLevel, SharedPrefixes
+from camshaft.contracts.quant import StepContext
+from camshaft.contracts.scheduler import Rows
+
 from .metadata import Slice, StepTensors
 from .upload import to_device
 
@@ -24,8 +25,9 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from ..contracts.hardware import Outputs, Recording
-    from ..step import Step
+    from camshaft.contracts.hardware import Outputs, Recording
+    from camshaft.step import Step
+
     from .torch_executor import TorchExecutor
 
 

@@ -12,7 +12,7 @@ from .upload import to_device
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from ..step import Step
+    from camshaft.step import Step
 
 
 class DeviceState:

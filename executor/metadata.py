@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from ..contracts.attention import AttentionBackend, AttentionMeta, SharedPrefixes
-from ..step import FROM_DEVICE, FROM_DRAFTS, Step
+from camshaft.contracts.attention import AttentionBackend, AttentionMeta, SharedPrefixes
+from camshaft.step import FROM_DEVICE, FROM_DRAFTS, Step
+
 from .rows import HostRows, LogitRows
 from .upload import Upload
 

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from ..contracts.scheduler import Rows
-from ..errors import DeviceError
-from ..step import FROM_DEVICE, Admissions, Ragged, Step, int32
+from camshaft.contracts.scheduler import Rows
+from camshaft.errors import DeviceError
+from camshaft.step import FROM_DEVICE, Admissions, Ragged, Step, int32
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

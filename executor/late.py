@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..contracts.executor import Executor
+from camshaft.contracts.executor import Executor
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from ..step import Step, StepOutput
+    from camshaft.step import Step, StepOutput
 
 
 class EarlyReadError(Exception):

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..contracts.executor import Executor
-from ..contracts.scheduler import Rows
-from ..step import Step, StepOutput
+from camshaft.contracts.executor import Executor
+from camshaft.contracts.scheduler import Rows
+from camshaft.step import Step, StepOutput
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..step import LogprobRows, StepOutput
+from camshaft.step import LogprobRows, StepOutput
 
 if TYPE_CHECKING:
     import torch
     from numpy.typing import NDArray
 
-    from ..contracts.sampling import DeviceLogprobs
+    from camshaft.contracts.sampling import DeviceLogprobs
 
 
 def empty_output(step: int, requests: int, width: int) -> StepOutput:

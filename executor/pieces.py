@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from ..contracts.model import Handover
-from ..contracts.quant import StepContext
+from camshaft.contracts.model import Handover
+from camshaft.contracts.quant import StepContext
 
 if TYPE_CHECKING:
-    from ..contracts.hardware import Outputs, Recording
-    from ..contracts.model import Layer
+    from camshaft.contracts.hardware import Outputs, Recording
+    from camshaft.contracts.model import Layer
+
     from .metadata import StepTensors
     from .torch_executor import TorchExecutor
 

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..contracts.attention import SharedPrefixes
+from camshaft.contracts.attention import SharedPrefixes
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from ..step import Int32, Step
+    from camshaft.step import Int32, Step
 
 LEAST_REQUESTS = 4  # of a group: a tile of queries is computed whole, however few are in it
 LEAST_TOKENS = 256  # of a prefix: the pieces of a shorter one are merged for longer than read

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import torch
 
-from ..contracts.executor import Executor
-from ..contracts.model import Handover
-from ..contracts.quant import StepContext
+from camshaft.contracts.executor import Executor
+from camshaft.contracts.model import Handover
+from camshaft.contracts.quant import StepContext
+
 from .graphs import DecodeGraphs
 from .metadata import Slice, StepTensors, step_tensors
 from .outputs import empty_output, host_logprobs, logprob_tensors, recorded_output
@@ -25,13 +26,14 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from ..contracts.attention import AttentionLayer, SharedPrefixes
-    from ..contracts.hardware import Event, HardwareBackend
-    from ..contracts.model import Model
-    from ..contracts.ops import Ops
-    from ..contracts.sampling import Sampled, Sampler
-    from ..contracts.speculator import Speculator
-    from ..step import Step, StepOutput
+    from camshaft.contracts.attention import AttentionLayer, SharedPrefixes
+    from camshaft.contracts.hardware import Event, HardwareBackend
+    from camshaft.contracts.model import Model
+    from camshaft.contracts.ops import Ops
+    from camshaft.contracts.sampling import Sampled, Sampler
+    from camshaft.contracts.speculator import Speculator
+    from camshaft.step import Step, StepOutput
+
     from .groups import GroupMemory
 
 

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from ..contracts.sampling import RowContext
-from ..contracts.scheduler import Rows
+from camshaft.contracts.sampling import RowContext
+from camshaft.contracts.scheduler import Rows
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from ..step import Step
+    from camshaft.step import Step
+
     from .state import DeviceState
     from .upload import Upload
 
