@@ -11,7 +11,7 @@ import shutil
 import statistics
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from unittest import mock
 
@@ -26,7 +26,7 @@ from camshaft.contracts.attention import (
     AttentionSpec,
     SharedPrefixes,
 )
-from camshaft.plugins.attention import launch, triton
+from camshaft.plugins.attention import triton
 from camshaft.plugins.attention.components import CudnnSettings, TritonSettings
 from camshaft.plugins.attention.cudnn import CudnnAttention
 from camshaft.plugins.attention.launch import Blocks
@@ -207,10 +207,8 @@ def decode_cases() -> Iterator[tuple[str, int, Case]]:
 @contextmanager
 def decode_choice(blocks: Blocks, resident: int) -> Iterator[None]:
     """Run with other blocks and another idea of how many programs fit."""
-    with (
-        mock.patch.object(triton, "decode_blocks", return_value=blocks),
-        mock.patch.object(launch, "RESIDENT", resident),
-    ):
+    blocks = replace(blocks, resident=resident)
+    with mock.patch.object(triton, "decode_blocks", return_value=[blocks]):
         yield
 
 

@@ -7,6 +7,7 @@ power and temperature are recorded as they were before the measured runs and rig
 
 Run: python -m benchmarks.cuda --recipes qwen3-0.6b
      python -m benchmarks.cuda --recipes llama-8b
+     python -m benchmarks.cuda --set engine.deterministic=true --set attention=invariant
 """
 
 from __future__ import annotations
@@ -95,6 +96,7 @@ def main() -> None:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--recipes", nargs="+", default=["qwen3-0.6b"])
+    parser.add_argument("--set", action="append", default=[], metavar="A.B=C")
     parser.add_argument("--workloads", nargs="+", default=list(WORKLOADS))
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--seed", type=int, default=1007)
@@ -108,13 +110,14 @@ def _run_recipe(name: str, arguments: argparse.Namespace, book: Book) -> list[st
     """Measure a recipe; return what did not agree with the reference."""
     recipe = RECIPES / f"{name}.yaml"
     start = time.perf_counter()
-    composed = compose(open_recipe(recipe))
+    composed = compose(open_recipe(recipe, arguments.set))
+    label = " ".join((recipe.name, *arguments.set))
     spare_the_collector()
-    book.write((name, "start", recipe.name), "start_s", "s", [time.perf_counter() - start])
+    book.write((name, "start", label), "start_s", "s", [time.perf_counter() - start])
     eager = None if arguments.no_check else Eager(composed.drawing)
     faults = []
     for workload in arguments.workloads:
-        where = (name, workload, recipe.name)
+        where = (name, workload, label)
         work = jobs(workload, composed.info.vocab, arguments.seed)
         last = _measured(composed, work, where, arguments, book)
         if eager is not None:

@@ -15,11 +15,14 @@ if TYPE_CHECKING:
     from .contracts.ops import Activation, Ops, OpsProvider
     from .facts import DeviceFacts
 
+ROW_TILE = 8
+"""Rows of every product whose rows must not depend on each other."""
+
 
 class OpsTable:
     """The operations of an engine, each the reference unless a provider replaced it.
 
-    Every reference but the linears works row by row, so a token's result does not depend on its
+    Every reference but `linear` works row by row, so a token's result does not depend on its
     neighbours. The fused ones call what the table holds then, replaced or not.
     """
 
@@ -30,6 +33,7 @@ class OpsTable:
         self.silu_mul = silu_mul
         self.gelu_mul = gelu_mul
         self.linear = linear
+        self.row_linear = row_linear
         self.norm_linear = self._norm_linear
         self.norm_gated_linear = self._norm_gated_linear
 
@@ -109,6 +113,27 @@ def linear(
     if x.device.type == "cuda" and bias is None:
         return torch.mm(x, weight.t(), out_dtype=dtype)
     return functional.linear(x, weight, bias).to(dtype)
+
+
+def row_linear(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    dtype: torch.dtype | None = None,
+) -> torch.Tensor:
+    """See `Ops.row_linear`. Multiplies in tiles of `ROW_TILE` rows, the last filled up with zeros.
+
+    A matrix product picks its kernel by the number of rows, so a row's last bits depend on how many
+    others come along. With the shape held fixed they do not, nor on the row's place in the tile.
+    """
+    out = x.new_empty((len(x), len(weight)), dtype=dtype)
+    for start in range(0, len(x), ROW_TILE):
+        tile = x[start : start + ROW_TILE]
+        count = len(tile)
+        if count < ROW_TILE:
+            tile = functional.pad(tile, (0, 0, 0, ROW_TILE - count))
+        out[start : start + count] = linear(tile, weight, bias, dtype)[:count]
+    return out
 
 
 def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:

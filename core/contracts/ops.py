@@ -18,7 +18,12 @@ Activation = Literal["silu", "gelu"]
 
 
 class Ops(Protocol):
-    """The table that models and samplers call. `camshaft.ops` holds the references."""
+    """The table that models and samplers call. `camshaft.ops` holds the references.
+
+    Versions of providers give a row the same bits in any batch, so that deterministic engines can
+    use them. Only in `linear`, `norm_linear` and `norm_gated_linear`, which these avoid, may a row
+    depend in its last bits on how many others there are.
+    """
 
     def rms_norm(self, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
         """Normalise rows of x [T, C] (Zhang and Sennrich, 2019, arXiv 1910.07467)."""
@@ -54,9 +59,19 @@ class Ops(Protocol):
         """Return x [T, K] times the transposed `weight` [N, K] plus `bias` [N]: [T, N].
 
         The result is of `dtype`, by default x's; a wider one may spare it the rounding to x's.
-        Here and in the two below, a row may depend in its last bits on how many others there are,
-        and weights and biases may be read before work that was launched earlier is done.
+        Here and in the three below, weights and biases may be read before work that was launched
+        earlier is done.
         """
+        ...
+
+    def row_linear(
+        self,
+        x: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None,
+        dtype: torch.dtype | None = None,
+    ) -> torch.Tensor:
+        """Return what `linear` does, each row with the same bits whatever other rows there are."""
         ...
 
     def norm_linear(

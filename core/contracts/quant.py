@@ -121,8 +121,9 @@ class LinearMethod(ABC):
     def dense(self) -> tuple[torch.Tensor, torch.Tensor | None] | None:
         """Return the weight [N, K] and the bias, if `Ops.linear` with them may replace `apply`.
 
-        None, the default, where there is no such matrix, or `apply` does something else with it:
-        packed and prepacked weights, deterministic linears, adapters. Asked once, after `finish`.
+        For a deterministic spec, `Ops.row_linear`. None, the default, where there is no such
+        matrix, or `apply` does something else with it: packed and prepacked weights, adapters.
+        Asked once, after `finish`.
         """
         return None
 

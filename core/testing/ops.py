@@ -22,7 +22,8 @@ WIDTHS = [64, 576]
 """Of rows; one of them is no power of two."""
 LINEARS = [(64, 96), (576, 40)]
 """Inputs and outputs; some of them are multiples of no power of two above 8."""
-_LINEAR = ("linear", "norm_linear", "norm_gated_linear")
+_LINEAR = ("linear", "row_linear", "norm_linear", "norm_gated_linear")
+_DEPENDING = ("linear", "norm_linear", "norm_gated_linear")
 _ADDING = ("add_rms_norm", "norm_linear", "norm_gated_linear")
 
 
@@ -115,6 +116,28 @@ class OpsProviderContract:
                         finite = result.flatten(1).isfinite().all(dim=1)
                         assert finite.tolist() == [True, True, False, True, True], one.name
 
+    def test_rows_do_not_depend_on_each_other(self) -> None:
+        """To the bit: alone, among few and among many, at any place. Three linears may differ."""
+        for dtype in self.dtypes:
+            for one in self.supported(dtype):
+                if one.name not in _DEPENDING:
+                    for case in cases(one.name, 70, dtype, self.device):
+                        self._compare_parts(one, case)
+
+    def _compare_parts(self, one: OpImplementation, case: Arguments) -> None:
+        tokens = len(case[0])
+        together = _results(one.function(*_copied(case)))
+        for part in (slice(0, 1), slice(36, 37), slice(51, 70)):
+            fewer = tuple(
+                value[part].clone()
+                if isinstance(value, torch.Tensor) and len(value) == tokens
+                else value
+                for value in case
+            )
+            results = _results(one.function(*fewer))
+            for whole, some in zip(together, results, strict=True):
+                assert torch.equal(some, whole[part]), f"{one.name}: rows {part} differ"
+
     def _compare(self, one: OpImplementation, case: Arguments, dtype: str) -> None:
         reference = getattr(OpsTable(), one.name)
         wanted = _results(reference(*_copied(case)))
@@ -182,7 +205,7 @@ def _linear_cases(
     """Return arguments with and without bias, residual and, where there is one, each gate."""
     matrix = rows(inputs, outputs) / inputs**0.5
     biases = (rows(outputs, 1)[0], None)
-    if name == "linear":
+    if name in {"linear", "row_linear"}:
         plain = [(rows(inputs), matrix, bias) for bias in biases]
         return [*plain, (rows(inputs), matrix, None, torch.float32)]
     gates = [("silu",), ("gelu",)] if name == "norm_gated_linear" else [()]

@@ -30,6 +30,12 @@ class TritonSettings(Settings):
     """Fewest bytes of keys and values a layer that this must spare, to be worth two kernels."""
     fuse_prepare: bool = True
     """Norm, rotate and store in one kernel, in place of the chosen ops and a copy."""
+    prepare_in_decode: bool = True
+    """Leave that to the decode kernel in steps of a few requests with a single token each."""
+    early_launch: bool | None = None
+    """Lets kernels of short steps start while the kernel before them ends, on NVIDIA from Hopper
+    on; null is wherever the device can.
+    """
 
 
 class CudnnSettings(TritonSettings):
@@ -37,6 +43,10 @@ class CudnnSettings(TritonSettings):
 
     least_tokens: int = Field(default=2048, ge=1024)
     """Requests with fewer new tokens in a step run the kernels of `triton`."""
+
+
+class InvariantSettings(Settings):
+    """Settings of `invariant`: none."""
 
 
 class FlexSettings(Settings):
@@ -81,6 +91,14 @@ def camshaft_components() -> list[Component]:
             implementation="camshaft.plugins.attention.triton:TritonAttention",
             settings=TritonSettings,
             summary="paged kernels for accelerators: split decode, tiled prefill",
+            needs=frozenset({Capability.TRITON}),
+        ),
+        Component(
+            kind="attention",
+            name="invariant",
+            implementation="camshaft.plugins.attention.invariant:InvariantAttention",
+            settings=InvariantSettings,
+            summary="the tile kernel of triton for every token: independent of the batch",
             needs=frozenset({Capability.TRITON}),
         ),
         Component(

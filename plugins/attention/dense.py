@@ -58,6 +58,11 @@ class DenseCall:
         return self.rows != self.tokens
 
     @property
+    def fresh(self) -> bool:
+        """Whether the rows' own keys are all that they see."""
+        return not self.padded and not self.context
+
+    @property
     def whole(self) -> bool:
         """Whether rows, tokens and stored keys are the same."""
         return self.rows == self.tokens == self.stored

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import torch
 
+from camshaft.kernel_launch import launcher
+
 from .dense import DenseCall, pieces
 from .kernels.gather import gather_kernel
 from .kernels.merge import merge_parts_kernel
@@ -76,6 +78,30 @@ def attend_call(
     _merge(results, call.front, call.tokens, out, lse)
 
 
+def attend_fresh(
+    call: DenseCall,
+    scale: float,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    out: torch.Tensor,
+) -> None:
+    """Attend with the queries of a call over keys that came with them.
+
+    Args:
+        call: What to compute; it is `fresh`.
+        scale: Of scores.
+        q: [batch * tokens, H, D], contiguous as the next two: the shapes that are planned for.
+        k: [batch * tokens, G, D].
+        v: Likewise.
+        out: [batch * tokens, H, D]; written.
+    """
+    shape = (call.batch, call.rows)
+    queries, keys, values = (one.unflatten(0, shape).transpose(1, 2) for one in (q, k, v))
+    result, _ = attend_dense(queries, keys, values, causal=True, scale=scale)
+    out.unflatten(0, shape).copy_(result.transpose(1, 2))
+
+
 def gather(
     kv: Fields, table: torch.Tensor, first: int, count: int, stored: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -94,9 +120,12 @@ def gather(
     batch, (_, kv_heads, page, dim) = len(table), kv["k"].shape
     shape = (2, batch, count, kv_heads, dim)
     keys, values = torch.empty(shape, dtype=kv["k"].dtype, device=table.device)
-    gather_kernel[(-(-count // GATHER_TOKENS), kv_heads, batch)](
+    launch = launcher(
+        gather_kernel, KV_HEADS=kv_heads, TOKENS=GATHER_TOKENS, PAGE=page, DIM=dim, num_warps=4
+    )
+    launch(
+        (-(-count // GATHER_TOKENS), kv_heads, batch),
         kv["k"], kv["v"], table, keys, values, table.stride(0), first, count, stored,
-        KV_HEADS=kv_heads, TOKENS=GATHER_TOKENS, PAGE=page, DIM=dim, num_warps=4,
     )  # fmt: skip
     return keys.transpose(1, 2), values.transpose(1, 2)
 

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import torch
 
     from camshaft.contracts.attention import AttentionMeta
+    from camshaft.kernel_launch import KernelLaunch
 
     from .cascade import Cascade
+    from .launch import Blocks
+
+Features = tuple[int, bool, bool, bool, int]
+"""Window; whether there are a soft cap, sinks, and logs of the sums to be stored; elements of a
+head that are rotated in the decode kernel, or -1 if `prepare` did all.
+"""
 
 
 @dataclass(slots=True)
@@ -21,11 +28,30 @@ class Requests:
         query_start: [B + 1].
         context: [B].
         table: int32 [B, pages].
+        count: B.
+        table_row: Elements of the table from one request to the next.
     """
 
     query_start: torch.Tensor
     context: torch.Tensor
     table: torch.Tensor
+    count: int
+    table_row: int
+
+
+@dataclass(slots=True)
+class DecodeLaunches:
+    """Kernels of a decode part.
+
+    Attributes:
+        attend: The decode kernel, with or without what `prepare` does.
+        merge: For its results, if they are in pieces.
+        prefixes: The cascade kernel, if there may be shared prefixes.
+    """
+
+    attend: KernelLaunch
+    merge: KernelLaunch | None = None
+    prefixes: KernelLaunch | None = None
 
 
 @dataclass(slots=True)
@@ -35,22 +61,31 @@ class Decode:
     Attributes:
         requests: Their lengths and pages.
         queries: Most query tokens of one of them, rounded up to a power of two.
+        blocks: Of the decode kernel.
         splits: Into how many pieces their keys are cut.
         partial: float32 scratch for the results of the pieces, shared by all layers.
         sums: float32 scratch for their sums of exponentials.
         cascade: Work over shared prefixes, if there may be any.
+        launches: What layers of the step with some features call; the first of them fills it in.
+        prepares: Whether the decode kernel can do what `prepare` does.
+        projected: [B, (H + 2 G) * D], between a `prepare` that left it to the decode kernel, and
+            that.
     """
 
     requests: Requests
     queries: int
+    blocks: Blocks
     splits: int
     partial: torch.Tensor | None
     sums: torch.Tensor | None
     cascade: Cascade | None = None
+    launches: dict[Features, DecodeLaunches] = field(default_factory=dict)
+    prepares: bool = False
+    projected: torch.Tensor | None = None
 
     def prefix_at(self, heads: int) -> int:
         """Return where in `sums` the cascade's results begin: behind all splits."""
-        return len(self.requests.context) * self.splits * heads
+        return self.requests.count * self.splits * heads
 
 
 @dataclass(slots=True)
@@ -60,16 +95,23 @@ class Prefill:
     Attributes:
         requests: Their lengths and pages.
         tiles: int32 [n, 2], of `query_tiles`.
+        launches: As in `Decode`.
     """
 
     requests: Requests
     tiles: torch.Tensor
+    launches: dict[Features, KernelLaunch] = field(default_factory=dict)
 
 
 def requests_of(meta: AttentionMeta, first: int, last: int) -> Requests:
     """Return views of a run of a step's requests."""
+    table = meta.page_table[first:last]
     return Requests(
-        meta.query_start[first : last + 1], meta.context[first:last], meta.page_table[first:last]
+        meta.query_start[first : last + 1],
+        meta.context[first:last],
+        table,
+        last - first,
+        table.stride(0),
     )
 
 

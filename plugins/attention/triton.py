@@ -15,22 +15,19 @@ from camshaft.contracts.attention import AttentionBackend, GraphLevel
 from camshaft.errors import PluginError
 from camshaft.facts import Capability
 
+from .calls import Calls, Prepared
 from .cascade import Cascade
-from .kernels.cascade import cascade_kernel
-from .kernels.decode import decode_kernel, merge_kernel
-from .kernels.prefill import prefill_kernel
-from .kernels.prepare import prepare_kernel
-from .kernels.write import write_kernel
+from .device import OnDevice, look_at
 from .launch import (
     MOST_SPLITS,
     cascade_blocks,
     cascade_programs,
     decode_blocks,
+    decode_cut,
     most_programs,
     power_of_two,
     prefill_blocks,
     query_tiles,
-    split_count,
 )
 from .pages import ORDER
 from .parts import Decode, Parts, Prefill, requests_of
@@ -50,10 +47,7 @@ if TYPE_CHECKING:
 
     from .components import TritonSettings
 
-LOG2_E = 1.4426950408889634
 MOST_ROWS = 128  # query heads of a kv head, times query tokens in the split kernel
-WRITE_ELEMENTS = 2048  # of one program of the write kernel
-PREPARE_ELEMENTS = 1024  # of one program of the prepare kernel
 
 
 class TritonAttention(AttentionBackend):
@@ -83,7 +77,8 @@ class TritonAttention(AttentionBackend):
             self.sharing_pays_from = -(-settings.cascade_bytes // key_bytes)
         self._scratch: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         self._cascade_scratch: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
-        self._processors = 0
+        self.calls = Calls(spec, self.prefill_blocks, self.cascade_blocks)
+        self._device: OnDevice | None = None
 
     @staticmethod
     def supports(spec: AttentionSpec, facts: DeviceFacts) -> list[str]:
@@ -102,7 +97,7 @@ class TritonAttention(AttentionBackend):
         if not spec.causal:
             reasons.append("it is causal only")
         if spec.deterministic:
-            reasons.append("its results depend on the batch")
+            reasons.append("its results depend on the batch; those of 'invariant' do not")
         return reasons
 
     def kv_layout(self) -> KVLayout:
@@ -140,14 +135,17 @@ class TritonAttention(AttentionBackend):
         if self.spec.window:
             longest = min(longest, self.spec.window + queries - 1)
         device = meta.context.device
+        on, pairs = self._on(device), (last - first) * self.spec.kv_heads
         cascade = None
         if meta.shared is not None and self.sharing_pays_from and first == 0:
             cascade = self._cascade(last, device)
             cascade.load(meta.shared)
-        splits = split_count(
-            (last - first) * self.spec.kv_heads,
-            -(-longest // self._decode_keys(queries)),
-            self._processors_of(device),
+        is_busy = on.is_roomy and cascade is None and 2 * pairs > on.processors
+        blocks, splits = decode_cut(
+            decode_blocks(self.itemsize, self.spec.head_dim, queries * self.group, is_busy=is_busy),
+            pairs,
+            longest,
+            on.processors,
             min(self.settings.splits, MOST_SPLITS - (cascade.programs if cascade else 0)),
         )
         partial, sums = None, None
@@ -155,11 +153,29 @@ class TritonAttention(AttentionBackend):
             partial, sums = self._scratch_with(cascade, last * splits, device)
         elif splits > 1:
             partial, sums = self._scratch_of(queries, device)
-        return Decode(requests_of(meta, first, last), queries, splits, partial, sums, cascade)
+        # every program prepares for itself, which costs little where there is one wave of them
+        prepares = (
+            self.settings.prepare_in_decode
+            and queries == 1
+            and meta.decode_requests == len(counts)
+            and cascade is None
+            and not is_busy
+            and pairs * splits <= blocks.resident * on.processors
+        )
+        return Decode(
+            requests_of(meta, first, last),
+            queries,
+            blocks,
+            splits,
+            partial,
+            sums,
+            cascade,
+            prepares=prepares,
+        )
 
     def _cascade(self, requests: int, device: torch.device) -> Cascade:
         blocks = self.cascade_blocks
-        programs = cascade_programs(self.spec.kv_heads, self._processors_of(device))
+        programs = cascade_programs(self.spec.kv_heads, self._on(device).processors)
         return Cascade(requests, blocks.rows // self.group, blocks.keys, programs, device)
 
     def share(self, plan: Parts, shared: SharedPrefixes) -> None:
@@ -178,16 +194,12 @@ class TritonAttention(AttentionBackend):
         tiles = host.to(device, non_blocking=True)
         return Prefill(requests_of(meta, first, len(counts)), tiles)
 
-    def _decode_keys(self, queries: int) -> int:
-        return decode_blocks(self.itemsize, self.spec.head_dim, queries * self.group).keys
-
-    def _processors_of(self, device: torch.device) -> int:
-        if not self._processors:
-            self._processors = 8  # triton's interpreter: as good as any
-            if device.type != "cpu":
-                facts = torch.cuda.get_device_properties(device)
-                self._processors = facts.multi_processor_count
-        return self._processors
+    def _on(self, device: torch.device) -> OnDevice:
+        """Return facts of the device, and let launches know them."""
+        if self._device is None:
+            self._device = look_at(device, self.settings.early_launch)
+            self.calls.early = self._device.early
+        return self._device
 
     def _scratch_of(self, queries: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
         """Return scratch that holds every split count of so many query tokens.
@@ -195,7 +207,7 @@ class TritonAttention(AttentionBackend):
         Kept for good: graphs hold its address.
         """
         if queries not in self._scratch:
-            rows = most_programs(self._processors_of(device)) * queries * self.group
+            rows = most_programs(self._on(device).processors) * queries * self.group
             self._scratch[queries] = (
                 torch.empty((rows, self.spec.head_dim), dtype=torch.float32, device=device),
                 torch.empty(rows, dtype=torch.float32, device=device),
@@ -226,14 +238,29 @@ class TritonAttention(AttentionBackend):
         lse: torch.Tensor | None = None,
     ) -> None:
         """See `AttentionBackend.forward`."""
-        if k is not None and v is not None and len(k):
-            self._write(k, v, kv, meta)
-        parts: Parts = meta.plan
+        self.attend(layer, meta.plan, q, k, v, kv, meta, out, lse)
+
+    def attend(
+        self,
+        layer: AttentionLayer,
+        parts: Parts,
+        q: torch.Tensor,
+        k: torch.Tensor | None,
+        v: torch.Tensor | None,
+        kv: dict[str, torch.Tensor],
+        meta: AttentionMeta,
+        out: torch.Tensor,
+        lse: torch.Tensor | None,
+    ) -> None:
+        """Do as `forward`, with a plan other than the step's."""
+        if k is not None and v is not None and k.shape[0]:
+            self._on(k.device)
+            self.calls.write(k, v, kv, meta)
         for part in parts:
             if isinstance(part, Decode):
-                self._decode(layer, part, q, kv, out, lse)
+                self.calls.decode(layer, part, q, kv, meta, out, lse)
             else:
-                self._prefill(layer, part, q, kv, out, lse)
+                self.calls.prefill(layer, part, q, kv, out, lse)
 
     def prepare(
         self,
@@ -243,126 +270,31 @@ class TritonAttention(AttentionBackend):
         meta: AttentionMeta,
     ) -> torch.Tensor | None:
         """See `AttentionBackend.prepare`."""
-        rope = layer.rope
-        if not self.settings.fuse_prepare or not len(qkv):
+        prepared = self.prepared(layer, meta.plan, qkv, kv, meta, copy=False)
+        return None if prepared is None else prepared.q
+
+    def prepared(
+        self,
+        layer: AttentionLayer,
+        parts: Parts | None,
+        qkv: torch.Tensor,
+        kv: dict[str, torch.Tensor],
+        meta: AttentionMeta,
+        *,
+        copy: bool,
+    ) -> Prepared | None:
+        """Do as `prepare`, with a plan other than the step's.
+
+        Keeps a copy of keys and values if asked for one. Where the decode kernel can do it all,
+        the queries that are returned are those that were projected.
+        """
+        if not self.settings.fuse_prepare or not qkv.shape[0]:
             return None
         assert qkv.stride(1) == 1, "a row of the projection lies in one piece"
-        dim, kv_heads = layer.head_dim, layer.kv_heads
-        q = qkv.new_empty((len(qkv), layer.heads, dim))
-        heads = min(power_of_two(kv_heads), max(1, PREPARE_ELEMENTS // dim))
-        q_blocks, kv_blocks = -(-layer.heads // heads), -(-kv_heads // heads)
-        prepare_kernel[(len(qkv), q_blocks + 2 * kv_blocks)](
-            qkv, meta.positions, meta.write_page, meta.write_offset,
-            None if rope is None else rope.cos, None if rope is None else rope.sin,
-            layer.q_norm, layer.k_norm, q, kv["k"], kv["v"],
-            qkv.stride(0), 0 if rope is None else len(rope.cos), layer.norm_eps,
-            Q_HEADS=layer.heads, KV_HEADS=kv_heads, HEADS=heads,
-            Q_BLOCKS=q_blocks, KV_BLOCKS=kv_blocks,
-            ROTATED=0 if rope is None else 2 * rope.cos.shape[1],
-            PAGE=self.spec.page_tokens, DIM=dim, num_warps=4,
-        )  # fmt: skip
-        return q
-
-    def _write(
-        self, k: torch.Tensor, v: torch.Tensor, kv: dict[str, torch.Tensor], meta: AttentionMeta
-    ) -> None:
-        tokens, kv_heads, dim = k.shape
-        heads = min(power_of_two(kv_heads), max(1, WRITE_ELEMENTS // dim))
-        write_kernel[(tokens, -(-kv_heads // heads))](
-            k, v, kv["k"], kv["v"], meta.write_page, meta.write_offset,
-            k.stride(0), k.stride(1), v.stride(0), v.stride(1),
-            KV_HEADS=kv_heads, HEADS=heads, PAGE=self.spec.page_tokens, DIM=dim, num_warps=4,
-        )  # fmt: skip
-
-    def _decode(
-        self,
-        layer: AttentionLayer,
-        part: Decode,
-        q: torch.Tensor,
-        kv: dict[str, torch.Tensor],
-        out: torch.Tensor,
-        lse: torch.Tensor | None,
-    ) -> None:
-        dim, kv_heads, group = layer.head_dim, layer.kv_heads, self.group
-        blocks = decode_blocks(self.itemsize, dim, part.queries * group)
-        requests, cascade = part.requests, part.cascade
-        if cascade is not None:
-            self._attend_prefixes(layer, part, cascade, q, kv)
-        pieces = None if cascade is None else cascade.requests
-        single = part.splits == 1 and cascade is None
-        sinks = _sinks(layer, q.device)
-        token_of_lse = 0 if lse is None else lse.stride(0)
-        shape = {"QUERIES": part.queries, "GROUP": group, "KV_HEADS": kv_heads, "DIM": dim}
-        ends = {"HAS_SINKS": sinks is not None, "HAS_LSE": lse is not None}
-        ends["SHARED"] = cascade is not None
-        count = len(requests.context)
-        decode_kernel[(kv_heads, count, part.splits)](
-            q, kv["k"], kv["v"], requests.table, requests.query_start, requests.context, sinks,
-            out, lse, part.partial, part.sums, pieces,
-            q.stride(0), q.stride(1), out.stride(0), out.stride(1), token_of_lse,
-            requests.table.stride(0), part.splits, _scale(layer), layer.soft_cap,
-            SINGLE=single, PAGE=self.spec.page_tokens, ROWS=blocks.rows,
-            KEYS=blocks.keys, WINDOW=layer.window, HAS_CAP=layer.soft_cap > 0, **shape, **ends,
-            num_warps=blocks.warps, num_stages=blocks.stages,
-        )  # fmt: skip
-        if not single:
-            piece = min(dim, 64)
-            most = part.splits + (0 if cascade is None else cascade.programs)
-            merge_kernel[(kv_heads * group * part.queries, count, dim // piece)](
-                part.partial, part.sums, pieces, requests.query_start, sinks, out, lse,
-                out.stride(0), out.stride(1), token_of_lse,
-                part.splits, part.prefix_at(layer.heads),
-                PART=piece, SPLITS=power_of_two(most), **shape, **ends, num_warps=4,
-            )  # fmt: skip
-
-    def _attend_prefixes(
-        self,
-        layer: AttentionLayer,
-        part: Decode,
-        cascade: Cascade,
-        q: torch.Tensor,
-        kv: dict[str, torch.Tensor],
-    ) -> None:
-        requests, blocks = part.requests, self.cascade_blocks
-        cascade_kernel[(layer.kv_heads, cascade.programs)](
-            q, kv["k"], kv["v"], requests.table, requests.query_start,
-            cascade.members, cascade.items, cascade.runs, part.partial, part.sums,
-            q.stride(0), q.stride(1), requests.table.stride(0), part.prefix_at(layer.heads),
-            _scale(layer), layer.soft_cap,
-            GROUP=self.group, KV_HEADS=layer.kv_heads, PAGE=self.spec.page_tokens,
-            DIM=layer.head_dim, ROWS=blocks.rows, KEYS=blocks.keys, HAS_CAP=layer.soft_cap > 0,
-            num_warps=blocks.warps, num_stages=blocks.stages,
-        )  # fmt: skip
-
-    def _prefill(
-        self,
-        layer: AttentionLayer,
-        part: Prefill,
-        q: torch.Tensor,
-        kv: dict[str, torch.Tensor],
-        out: torch.Tensor,
-        lse: torch.Tensor | None,
-    ) -> None:
-        requests, blocks = part.requests, self.prefill_blocks
-        sinks = _sinks(layer, q.device)
-        prefill_kernel[(len(part.tiles), layer.kv_heads)](
-            q, kv["k"], kv["v"], requests.table, requests.query_start, requests.context,
-            part.tiles, sinks, out, lse,
-            q.stride(0), q.stride(1), out.stride(0), out.stride(1),
-            0 if lse is None else lse.stride(0), requests.table.stride(0),
-            _scale(layer), layer.soft_cap,
-            GROUP=self.group, KV_HEADS=layer.kv_heads, PAGE=self.spec.page_tokens,
-            DIM=layer.head_dim, TOKENS=blocks.rows // self.group, ROWS=blocks.rows,
-            KEYS=blocks.keys, WINDOW=layer.window, HAS_CAP=layer.soft_cap > 0,
-            HAS_SINKS=sinks is not None, HAS_LSE=lse is not None,
-            num_warps=blocks.warps, num_stages=blocks.stages,
-        )  # fmt: skip
-
-
-def _scale(layer: AttentionLayer) -> float:
-    # a soft cap works on natural scores; without one the change of base is free here
-    return layer.scale if layer.soft_cap else layer.scale * LOG2_E
-
-
-def _sinks(layer: AttentionLayer, device: torch.device) -> torch.Tensor | None:
-    return None if layer.sinks is None else layer.sinks.to(device, torch.float32)
+        self._on(qkv.device)
+        part = parts[0] if parts else None
+        if isinstance(part, Decode) and part.prepares and not copy:
+            part.projected = qkv
+            heads, dim = layer.heads, layer.head_dim
+            return Prepared(qkv[:, : heads * dim].view(-1, heads, dim), None, None)
+        return self.calls.prepare(layer, qkv, kv, meta, copy=copy)

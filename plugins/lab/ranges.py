@@ -112,6 +112,8 @@ class Ranges:
                 self._name_linear(name, member)
             elif _is_dense(member):
                 self._name_dense(name, *member)
+            elif hasattr(member, "apply"):  # a matrix alone, for an operation
+                self._name_dense(name, member.weight, member.bias)
             elif name == "activate":
                 _wrap(layer, name, "activation")
 

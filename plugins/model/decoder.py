@@ -21,7 +21,7 @@ from .rope import rope_faults, rope_tables
 from .weights import Weights
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from camshaft.checkpoint import Checkpoint, ModelConfig
     from camshaft.contracts.attention import Rope
@@ -113,7 +113,8 @@ class Decoder(Model):
         self._ops: Ops = parts.ops
         self._norm_eps = config.norm_eps
         self._soft_cap = config.logit_softcap
-        self._tanh = row_by_row(torch.tanh) if parts.deterministic else torch.tanh
+        self._by_rows = parts.deterministic
+        self._tanh = _rows_alone(torch.tanh, parts)
         self._embedding: LinearMethod | None = None
         self._head: LinearMethod | None = None
         self._norm: torch.Tensor | None = None
@@ -169,7 +170,8 @@ class Decoder(Model):
             logits = self._head.apply(hidden, step).float()
         else:
             # not rounded between: close logits of halves would tie
-            logits = self._ops.linear(hidden, *self._dense_head, torch.float32)
+            multiply = self._ops.row_linear if self._by_rows else self._ops.linear
+            logits = multiply(hidden, *self._dense_head, torch.float32)
         if self._soft_cap is None:
             return logits
         return self._tanh(logits / self._soft_cap) * self._soft_cap
@@ -177,6 +179,14 @@ class Decoder(Model):
 
 def _dense(linear: LinearMethod | None) -> Dense | None:
     return None if linear is None else linear.dense()
+
+
+def _rows_alone(
+    function: Callable[[torch.Tensor], torch.Tensor], parts: ModelParts
+) -> Callable[[torch.Tensor], torch.Tensor]:
+    """Return a function of elements whose bits do not depend on the number of rows, if needed."""
+    depends = parts.deterministic and torch.device(parts.device).type == "cpu"
+    return row_by_row(function) if depends else function
 
 
 def _layer(
@@ -192,7 +202,7 @@ def _layer(
     layer = DecoderLayer(
         attention=_attention(index, config, weights, rope),
         ops=parts.ops,
-        activate=row_by_row(activate) if parts.deterministic else activate,
+        activate=_rows_alone(activate, parts),
         norm_eps=config.norm_eps,
         attention_norm=weights.vector(f"{name}.attention_norm.weight", hidden),
         qkv=weights.linear(f"{name}.qkv", qkv, hidden, bias=config.attention_bias),
@@ -205,6 +215,8 @@ def _layer(
             f"{name}.down", [(f"{name}.down", hidden)], config.intermediate, bias=config.mlp_bias
         ),
     )
+    if parts.deterministic:
+        return layer.by_rows()
     return FusedLayer.of(layer, activation) or layer
 
 

@@ -2,11 +2,12 @@
 
 `DecoderLayer` applies linears in whatever form they are stored. `FusedLayer` is for linears that
 are plain matrices: operations of the table take them together with the norms and gates beside.
+Deterministic models take them one by one, as `RowLinear`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -19,6 +20,22 @@ if TYPE_CHECKING:
     from camshaft.contracts.attention import AttentionLayer
     from camshaft.contracts.ops import Activation, Ops
     from camshaft.contracts.quant import LinearMethod, StepContext
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RowLinear:
+    """A plain matrix, by the operation whose rows do not depend on each other."""
+
+    ops: Ops
+    weight: torch.Tensor
+    bias: torch.Tensor | None
+
+    def apply(self, x: torch.Tensor, step: StepContext) -> torch.Tensor:
+        """See `LinearMethod.apply`."""
+        return self.ops.row_linear(x, self.weight, self.bias)
+
+    def dense(self) -> None:
+        """Return None: it is not to be fused."""
 
 
 @dataclass(slots=True, eq=False)
@@ -43,11 +60,26 @@ class DecoderLayer(Layer):
     activate: Callable[[torch.Tensor], torch.Tensor]
     norm_eps: float
     attention_norm: torch.Tensor
-    qkv: LinearMethod
-    out: LinearMethod
+    qkv: LinearMethod | RowLinear
+    out: LinearMethod | RowLinear
     mlp_norm: torch.Tensor
-    gate_up: LinearMethod
-    down: LinearMethod
+    gate_up: LinearMethod | RowLinear
+    down: LinearMethod | RowLinear
+
+    def by_rows(self) -> DecoderLayer:
+        """Return this layer with those of its linears that are plain matrices as `RowLinear`."""
+
+        def alone(linear: LinearMethod | RowLinear) -> LinearMethod | RowLinear:
+            dense = linear.dense()
+            return linear if dense is None else RowLinear(self.ops, *dense)
+
+        return replace(
+            self,
+            qkv=alone(self.qkv),
+            out=alone(self.out),
+            gate_up=alone(self.gate_up),
+            down=alone(self.down),
+        )
 
     def before(self, handover: Handover, step: StepContext) -> tuple[torch.Tensor, Handover]:
         """See `Layer.before`."""

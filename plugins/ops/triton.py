@@ -18,6 +18,7 @@ from .kernels.activation import gelu_mul, silu_mul
 from .kernels.linear import linear, norm_gated_linear, norm_linear
 from .kernels.norm import add_rms_norm, rms_norm
 from .kernels.rope import rope_qk_norm
+from .kernels.row_linear import row_linear
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -48,14 +49,23 @@ class TritonOps(OpsProvider):
     def implementations(self) -> list[OpImplementation]:
         """See `OpsProvider.implementations`. Of two versions the second wins where it can run."""
         asked = self.settings.early_launch
+        choices = (False, True) if asked is None else (asked,)
         return [
             OpImplementation(one.__name__, partial(one, early=early), partial(_faults, early=early))
-            for early in ((False, True) if asked is None else (asked,))
+            for early in choices
             for one in _OPERATIONS
+        ] + [
+            OpImplementation(
+                row_linear.__name__,
+                partial(row_linear, early=early, any_width=any_width),
+                partial(_faults, early=early, any_width=any_width),
+            )
+            for early in choices
+            for any_width in (False, True)
         ]
 
 
-def _faults(facts: DeviceFacts, dtype: str, *, early: bool) -> list[str]:
+def _faults(facts: DeviceFacts, dtype: str, *, early: bool, any_width: bool = False) -> list[str]:
     """Return why these kernels cannot serve such a device and dtype."""
     faults = []
     if Capability.TRITON not in facts.capabilities:
@@ -64,6 +74,8 @@ def _faults(facts: DeviceFacts, dtype: str, *, early: bool) -> list[str]:
         faults.append(f"{dtype} is not among {', '.join(DTYPES)}")
     if early and not _orders_launches(facts):
         faults.append("early_launch needs an NVIDIA device of sm_90 or later")
+    if any_width and (facts.kind, facts.architecture) != ("cuda", "sm_90"):
+        faults.append("only on sm_90 do tiles of all widths give the same bits")
     return faults
 
 

@@ -5,13 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.nn.functional import linear, pad
+
+from camshaft.ops import linear, row_linear
 
 if TYPE_CHECKING:
     from camshaft.contracts.quant import LinearSpec
-
-TILE = 8
-"""Rows of every product in deterministic mode."""
 
 # The rows that oneDNN is told to expect when it lays weights out. Any number of rows is right.
 _EXPECTED_ROWS = 32
@@ -37,12 +35,12 @@ class DenseWeight:
             )
             return product
         assert self._plain is not None
-        multiply = tiled_linear if self._deterministic else linear
+        multiply = row_linear if self._deterministic else linear
         return multiply(x, self._plain, self._bias)
 
     def dense(self) -> tuple[torch.Tensor, torch.Tensor | None] | None:
         """See `LinearMethod.dense`."""
-        if self._deterministic or self._prepacked is not None:
+        if self._prepacked is not None:
             return None
         assert self._plain is not None
         return self._plain, self._bias
@@ -68,24 +66,6 @@ class DenseWeight:
         if self._prepacked is not None:
             total += int(torch.ops.mkldnn._nbytes(self._prepacked))
         return total
-
-
-def tiled_linear(
-    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None
-) -> torch.Tensor:
-    """Multiply in tiles of exactly `TILE` rows, the last one filled up with zeros.
-
-    A matrix product picks its kernel by the number of rows, so a row's last bits depend on how many
-    others come along. With the shape held fixed they do not, nor on the row's place in the tile.
-    """
-    out = x.new_empty((len(x), len(weight)))
-    for start in range(0, len(x), TILE):
-        tile = x[start : start + TILE]
-        count = len(tile)
-        if count < TILE:
-            tile = pad(tile, (0, 0, 0, TILE - count))
-        out[start : start + count] = linear(tile, weight, bias)[:count]
-    return out
 
 
 def prepack(weight: torch.Tensor) -> Any | None:  # noqa: ANN401 - torch does not type it

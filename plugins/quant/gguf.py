@@ -17,8 +17,9 @@ import torch
 
 from camshaft.contracts.quant import Quantizer
 from camshaft.errors import PluginError
+from camshaft.ops import linear, row_linear
 
-from .dense import DenseWeight, tiled_linear
+from .dense import DenseWeight
 from .int4 import Int4Weight
 from .loading import LoadedLinear
 from .packed import BLOCK, FOUR_BIT, PackedRows, quantize_q4_0
@@ -151,8 +152,8 @@ class DecodedWeight:
 
     def apply(self, x: torch.Tensor) -> torch.Tensor:
         """Return x [T, K] times the transposed weight: [T, N]."""
-        multiply = tiled_linear if self._deterministic else torch.nn.functional.linear
-        return multiply(x, self.dequantized())
+        multiply = row_linear if self._deterministic else linear
+        return multiply(x, self.dequantized(), None)
 
     def dequantized(self) -> torch.Tensor:
         """Return the weight in float32."""

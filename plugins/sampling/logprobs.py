@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
+from torch.nn.functional import pad
 
 from camshaft.contracts.sampling import DeviceLogprobs
 
@@ -74,7 +75,7 @@ def report(raw: RawRows, tokens: torch.Tensor, rows: RowContext) -> DeviceLogpro
     size = part_rows(raw.logits)
     for start in range(0, len(token), size):
         part = slice(start, start + size)
-        values = raw.logits.index_select(0, raw.at[part]).log_softmax(dim=1)
+        values = _log_softmax(raw.logits.index_select(0, raw.at[part]))
         chosen, rank = _rank(values, token[part].unsqueeze(1))
         parts.append((chosen, rank, *_best(values, raw.wanted[part], raw.most)))
     chosen, rank, ids, values = (torch.cat(column) for column in zip(*parts, strict=True))
@@ -86,6 +87,18 @@ def report(raw: RawRows, tokens: torch.Tensor, rows: RowContext) -> DeviceLogpro
         ids=ids,
         values=values,
     )
+
+
+def _log_softmax(logits: torch.Tensor) -> torch.Tensor:
+    """Return logprobs [N, V], each row's with the same bits wherever it stands.
+
+    On CUDA a sum is taken in another order where a row does not begin at a multiple of 16 bytes.
+    """
+    width = logits.shape[1]
+    missing = -width % 4 if logits.is_cuda else 0
+    if missing:
+        logits = pad(logits, (0, missing), value=-torch.inf)
+    return logits.log_softmax(dim=1)[:, :width]
 
 
 def _rank(values: torch.Tensor, token: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -18,6 +18,7 @@ from camshaft.ops import (
     rms_norm,
     rope_qk_norm,
     rotate,
+    row_linear,
     silu_mul,
 )
 from camshaft.testing.ops import OpsProviderContract, rope
@@ -168,6 +169,19 @@ def test_a_row_has_the_same_bits_alone_and_among_others(operation, threads: int)
                 assert torch.equal(alone[0], together[index]), index
     finally:
         torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("inputs", "outputs"), [(576, 960), (1536, 576), (64, 200), (33, 17)])
+def test_tiles_give_each_row_the_same_bits_wherever_it_stands(
+    inputs: int, outputs: int, dtype: torch.dtype
+) -> None:
+    x, weight = torch.randn(43, inputs).to(dtype), torch.randn(outputs, inputs).to(dtype)
+    together = row_linear(x, weight, None)
+    for row in (0, 1, 7, 8, 30, 42):
+        assert torch.equal(row_linear(x[row : row + 1], weight, None)[0], together[row])
+    order = torch.randperm(43)
+    assert torch.equal(row_linear(x[order].contiguous(), weight, None), together[order])
 
 
 def test_a_later_provider_wins_and_what_is_not_supported_is_left_out() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from .tile import attend_tile
 
@@ -40,8 +41,12 @@ def cascade_kernel(
     ROWS: tl.constexpr,  # at least members of a tile times GROUP
     KEYS: tl.constexpr,  # keys of an item are a multiple
     HAS_CAP: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
     """Attend over pieces of prefixes for one kv head. Grid: (G, programs)."""
+    if EARLY:
+        gdc_wait()
+        gdc_launch_dependents()
     kv_head = tl.program_id(0)
     program = tl.program_id(1)
     rows = tl.arange(0, ROWS)

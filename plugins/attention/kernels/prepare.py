@@ -3,12 +3,36 @@
 Sources: Su et al., RoFormer, arXiv 2104.09864; Henry et al., Query-Key Normalization, arXiv
 2010.04245, with an RMS norm. Angles are read from the tables at the positions that the device
 holds, so that a replayed graph meets those of its own step.
+
+With EARLY the kernel begins while the one before it ends. Positions are read before that has ended:
+they were written before a model's first layer, and by kernels that are launched one after another.
 """
 
 from __future__ import annotations
 
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+
+
+@triton.jit
+def angles_at(
+    position,
+    cos,  # float32 [positions, ROTATED / 2]
+    sin,
+    angles,  # rows of these tables
+    ROTATED: tl.constexpr,
+    DIM: tl.constexpr,
+):
+    """Return cosines and signed sines [DIM], without meaning behind the rotated part."""
+    half: tl.constexpr = ROTATED // 2
+    dims = tl.arange(0, DIM)
+    # outside the tables there is no angle, and NaN says so
+    known = (dims < ROTATED) & (position >= 0) & (position < angles)
+    angle = position * half + dims % half
+    c = tl.load(cos + angle, mask=known, other=float("nan"))
+    s = tl.load(sin + angle, mask=known, other=float("nan"))
+    return c, tl.where(dims < half, -s, s)
 
 
 @triton.jit
@@ -17,10 +41,8 @@ def turned(
     heads,  # [HEADS]
     inside,  # [HEADS]
     weight,  # [D], if NORMED
-    position,
-    cos,  # float32 [positions, ROTATED / 2]
-    sin,
-    angles,  # rows of these tables
+    c,  # [D], if ROTATED
+    s,
     eps,
     NORMED: tl.constexpr,
     ROTATED: tl.constexpr,
@@ -44,12 +66,6 @@ def turned(
         if NORMED:
             factor = tl.load(weight + partner).to(tl.float32)
             other = (other * inverse * factor[None, :]).to(kind).to(tl.float32)
-        # outside the tables there is no angle, and NaN says so
-        known = (dims < ROTATED) & (position >= 0) & (position < angles)
-        angle = position * half + dims % half
-        c = tl.load(cos + angle, mask=known, other=float("nan"))
-        s = tl.load(sin + angle, mask=known, other=float("nan"))
-        s = tl.where(dims < half, -s, s)
         x = tl.where((dims < ROTATED)[None, :], x * c[None, :] + other * s[None, :], x)
     return x.to(kind)
 
@@ -67,6 +83,8 @@ def prepare_kernel(
     q,  # [T, H, D]
     k_pages,  # [pages, G, P, D]
     v_pages,
+    keys,  # [T, G, D] for a copy in the order of tokens, or None
+    values,
     qkv_row,  # elements from one token to the next
     angles,
     eps,
@@ -78,20 +96,24 @@ def prepare_kernel(
     ROTATED: tl.constexpr,
     PAGE: tl.constexpr,
     DIM: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
     """Take some heads of one token. Grid: (T, Q_BLOCKS + 2 * KV_BLOCKS)."""
     token = tl.program_id(0).to(tl.int64)
     block = tl.program_id(1)
     row = qkv + token * qkv_row
-    position = tl.load(positions + token).to(tl.int64)
     dims = tl.arange(0, DIM)
+    c, s = 1.0, 0.0
+    if ROTATED > 0:
+        position = tl.load(positions + token).to(tl.int64)
+        c, s = angles_at(position, cos, sin, angles, ROTATED, DIM)
+    if EARLY:
+        gdc_wait()
+        gdc_launch_dependents()
     if block < Q_BLOCKS:
         heads = block * HEADS + tl.arange(0, HEADS)
         inside = heads < Q_HEADS
-        x = turned(
-            row, heads, inside, q_norm, position, cos, sin, angles, eps,
-            q_norm is not None, ROTATED, DIM,
-        )  # fmt: skip
+        x = turned(row, heads, inside, q_norm, c, s, eps, q_norm is not None, ROTATED, DIM)
         out_at = q + (token * Q_HEADS + heads)[:, None] * DIM + dims[None, :]
         tl.store(out_at, x, mask=inside[:, None])
     else:
@@ -100,12 +122,16 @@ def prepare_kernel(
         page = tl.load(write_page + token).to(tl.int64)
         offset = tl.load(write_offset + token).to(tl.int64)
         to = ((page * KV_HEADS + heads) * PAGE + offset)[:, None] * DIM + dims[None, :]
+        row_to = (token * KV_HEADS + heads)[:, None] * DIM + dims[None, :]
         if block < Q_BLOCKS + KV_BLOCKS:
-            x = turned(
-                row + Q_HEADS * DIM, heads, inside, k_norm, position, cos, sin, angles, eps,
-                k_norm is not None, ROTATED, DIM,
-            )  # fmt: skip
+            k_row = row + Q_HEADS * DIM
+            x = turned(k_row, heads, inside, k_norm, c, s, eps, k_norm is not None, ROTATED, DIM)
             tl.store(k_pages + to, x, mask=inside[:, None])
+            if keys is not None:
+                tl.store(keys + row_to, x, mask=inside[:, None])
         else:
             at = row + (Q_HEADS + KV_HEADS + heads)[:, None] * DIM + dims[None, :]
-            tl.store(v_pages + to, tl.load(at, mask=inside[:, None]), mask=inside[:, None])
+            v = tl.load(at, mask=inside[:, None])
+            tl.store(v_pages + to, v, mask=inside[:, None])
+            if values is not None:
+                tl.store(values + row_to, v, mask=inside[:, None])

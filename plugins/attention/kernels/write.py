@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 
 @triton.jit(do_not_specialize_on_alignment=["write_page", "write_offset"])
@@ -22,8 +23,12 @@ def write_kernel(
     HEADS: tl.constexpr,  # of one program, a power of two
     PAGE: tl.constexpr,
     DIM: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
     """Store one token's heads. Grid: (T, groups of heads)."""
+    if EARLY:
+        gdc_wait()
+        gdc_launch_dependents()
     token = tl.program_id(0).to(tl.int64)
     heads = tl.program_id(1) * HEADS + tl.arange(0, HEADS)
     dims = tl.arange(0, DIM)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 import triton
 
+from camshaft.kernel_launch import launcher
 from camshaft.plugins.sampling.params import Method
 
 from .choose import choose_kernel
@@ -102,15 +103,19 @@ def choose(
     chunks = triton.cdiv(vocab, chunk)
     work = _work(method, rows, chunks, chunk, logits.device)
     stride, all_slots = logits.stride(0), tables.floats.shape[1]
-    tops_kernel[(rows * chunks,)](
-        logits, work.tops, stride, V=vocab, CHUNKS=chunks, CHUNK=chunk, num_warps=chunk // 1024
+    shape = {"V": vocab, "CHUNKS": chunks, "CHUNK": chunk}
+    launcher(tops_kernel, **shape, num_warps=chunk // 1024)(
+        (rows * chunks, 1, 1), logits, work.tops, stride
     )
     blocks = work.tops.shape[1]
-    begin_kernel[(rows,)](
+    begin = launcher(
+        begin_kernel, V=vocab, BLOCKS=blocks, PADDED=triton.next_power_of_2(blocks),
+        BOUND=method is Method.DRAW_CUT, ADVANCE=advance and method is Method.GREEDY, num_warps=2,
+    )  # fmt: skip
+    begin(
+        (rows, 1, 1),
         logits, work.tops, slots, tables.integers, *chosen, work.bests, work.bounds, work.found,
         stride, all_slots,
-        V=vocab, BLOCKS=blocks, PADDED=triton.next_power_of_2(blocks),
-        BOUND=method is Method.DRAW_CUT, ADVANCE=advance and method is Method.GREEDY, num_warps=2,
     )  # fmt: skip
     if method is not Method.GREEDY:
         _draw(method, logits, slots, offsets, tables, chosen, work, chunk, advance=advance)
@@ -138,20 +143,25 @@ def _draw(
     shape = {"V": vocab, "CHUNKS": chunks, "CHUNK": chunk}
     many = {"SHIFT": UNSAID_BITS[logits.dtype], "PADDED": triton.next_power_of_2(chunks)}
     warps = 4 if chunk == 1024 else 8
-    sums_kernel[(rows * chunks,)](
-        logits, slots, *own, work.totals, work.shares, *last, **shape, CUT=cut, num_warps=warps
+    launcher(sums_kernel, **shape, CUT=cut, num_warps=warps)(
+        (rows * chunks, 1, 1), logits, slots, *own, work.totals, work.shares, *last
     )
     if cut:
         piece = min(PIECE, chunk)
         pieces = triton.cdiv(vocab, piece)
-        list_kernel[(rows * pieces,)](
-            logits, slots, *own, work.bounds, work.totals, work.shares, work.found, work.orders,
-            work.listed, *last, V=vocab, PIECES=pieces, PIECE=piece, CHUNKS=chunks, **many,
+        fill = launcher(
+            list_kernel, V=vocab, PIECES=pieces, PIECE=piece, CHUNKS=chunks, **many,
             num_warps=warps,
         )  # fmt: skip
-    choose_kernel[(rows,)](
+        fill(
+            (rows * pieces, 1, 1),
+            logits, slots, *own, work.bounds, work.totals, work.shares, work.found, work.orders,
+            work.listed, *last,
+        )  # fmt: skip
+    launcher(choose_kernel, **shape, **many, CUT=cut, ADVANCE=advance, num_warps=8)(
+        (rows, 1, 1),
         logits, slots, offsets, *own, work.totals, work.found, work.orders, work.listed,
-        chosen.tokens, *last, **shape, **many, CUT=cut, ADVANCE=advance, num_warps=8,
+        chosen.tokens, *last,
     )  # fmt: skip
 
 

@@ -69,6 +69,10 @@ def linear(x, weight, bias, dtype=None):
     return (result if bias is None else result + bias.double()).to(dtype or x.dtype)
 
 
+def row_linear(x, weight, bias, dtype=None):
+    return torch.cat([linear(row, weight, bias, dtype) for row in x.split(1)])
+
+
 def norm_linear(x, residual, weight, eps, matrix, bias):
     normed, total = (
         (norm(x, weight, eps), x) if residual is None else add_norm(x, residual, weight, eps)
@@ -88,6 +92,7 @@ GOOD = {
     "silu_mul": silu,
     "gelu_mul": gelu,
     "linear": linear,
+    "row_linear": row_linear,
     "norm_linear": norm_linear,
     "norm_gated_linear": norm_gated_linear,
 }
@@ -183,6 +188,14 @@ def up_first(gate_up):
     return silu(gate_up.roll(gate_up.shape[-1] // 2, dims=-1))
 
 
+def in_halves_of_k_for_many_rows(x, weight, bias, dtype=None):
+    if len(x) < 32:
+        return row_linear(x, weight, bias, dtype)
+    low, high = x.float().chunk(2, dim=1), weight.float().chunk(2, dim=1)
+    total = low[0] @ high[0].t() + low[1] @ high[1].t()
+    return (total if bias is None else total + bias.float()).to(dtype or x.dtype)
+
+
 def without_bias(x, weight, bias, dtype=None):
     return linear(x, weight, None, dtype)
 
@@ -224,6 +237,7 @@ def always_silu(x, residual, weight, eps, matrix, bias, activation):
         ("silu_mul", up_first, "test_it_equals_the_reference"),
         ("linear", without_bias, "test_it_equals_the_reference"),
         ("linear", always_the_same_dtype, "test_it_equals_the_reference"),
+        ("row_linear", in_halves_of_k_for_many_rows, "test_rows_do_not_depend_on_each_other"),
         ("norm_linear", without_residual, "test_it_equals_the_reference"),
         ("norm_linear", returns_the_residual, "test_it_equals_the_reference"),
         ("norm_gated_linear", always_silu, "test_it_equals_the_reference"),

@@ -136,6 +136,40 @@ class TestInterpreted(CudnnContract):
         scene.backend.forward(scene.layer, q, k, v, scene.fields, meta, out)
         torch.testing.assert_close(out.double(), scene.expected()[0], atol=5e-3, rtol=0)
 
+    def test_fresh_prompts_attend_to_a_copy_of_their_keys(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        scene = self.scene([(0, 16), (5, 1), (0, 27), (24, 16)])
+        meta = scene._meta([(i, *one) for i, one in enumerate(scene.sequences)])
+        gathered = []
+
+        def watched(*args: object) -> object:
+            gathered.append(args[2:])
+            return gather(*args)  # type: ignore[arg-type]
+
+        gather = dense_call.gather
+        monkeypatch.setattr(dense_call, "gather", watched)
+        scene.run()  # leaves older keys in their pages
+        gathered.clear()
+        for name in "kv":
+            scene.fields[name][meta.write_page, :, meta.write_offset] = float("nan")
+        meta.plan = scene.backend.plan(meta)
+        new = [
+            torch.cat(
+                [one[before:] for one, (before, _) in zip(side, scene.sequences, strict=True)]
+            )
+            for side in (scene.keys, scene.values)
+        ]
+        qkv = torch.cat([torch.cat(scene.queries), *new], dim=1).flatten(1)
+        q = scene.backend.prepare(scene.layer, qkv, scene.fields, meta)
+        assert q is not None
+        out = torch.full_like(q, float("nan"))
+        scene.backend.forward(scene.layer, q, None, None, scene.fields, meta, out)
+        assert [first for first, *_ in gathered] == [24, 0, 16]  # only who has a context
+        counts = [count for _, count in scene.sequences]
+        for got, wanted in zip(out.split(counts), scene.expected(), strict=True):
+            assert (got.double() - wanted).abs().max().item() < self.tolerance
+
     def test_a_neighbours_nan_stays_its_own(self) -> None:
         scene = self.scene([(0, 16), (0, 22), (0, 16)])
         scene.keys[1].fill_(float("nan"))

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from typing import Any
 
 import numpy as np
 import pytest
@@ -81,13 +82,8 @@ def lse_of(scene: Scene) -> tuple[torch.Tensor, torch.Tensor]:
 def check_prepare(scene: Scene, rotated: int, normed: bool, tolerance: float) -> None:
     """Compare with the plain operations and the plain write."""
     sequences = [(index, *one) for index, one in enumerate(scene.sequences)]
-    meta, layer, width = scene._meta(sequences), scene.layer, scene.spec.head_dim
-    if rotated:
-        angles = torch.arange(4000)[:, None] * 10000 ** -(torch.arange(rotated // 2) * 2 / rotated)
-        layer.rope = Rope(angles.cos().to(scene.device), angles.sin().to(scene.device))
-    if normed:
-        weights = torch.rand(2, width, generator=torch.Generator().manual_seed(3)) + 0.5
-        layer.q_norm, layer.k_norm = weights.to(scene.queries[0])
+    meta, layer = scene._meta(sequences), scene.layer
+    with_parts(scene, rotated, normed)
     k, v = (
         torch.cat([one[before:] for one, (before, _) in zip(side, scene.sequences, strict=True)])
         for side in (scene.keys, scene.values)
@@ -101,6 +97,54 @@ def check_prepare(scene: Scene, rotated: int, normed: bool, tolerance: float) ->
         torch.testing.assert_close(got, one, atol=tolerance, rtol=tolerance)
 
 
+def with_parts(scene: Scene, rotated: int, normed: bool) -> None:
+    """Give the layer of a scene rotary positions and norms."""
+    if rotated:
+        angles = torch.arange(4000)[:, None] * 10000 ** -(torch.arange(rotated // 2) * 2 / rotated)
+        scene.layer.rope = Rope(angles.cos().to(scene.device), angles.sin().to(scene.device))
+    if normed:
+        weights = torch.rand(2, scene.spec.head_dim, generator=torch.Generator().manual_seed(3))
+        scene.layer.q_norm, scene.layer.k_norm = (weights + 0.5).to(scene.queries[0])
+
+
+def check_prepared(scene: Scene, tolerance: float, splits: int) -> None:
+    """Compare the decode kernel that prepares with prepare, decode and merge in turn."""
+    meta = scene._meta([(index, *one) for index, one in enumerate(scene.sequences)])
+    new = [torch.stack([one[-1] for one in side]) for side in (scene.keys, scene.values)]
+    qkv = torch.cat([torch.cat(scene.queries), *new], dim=1).flatten(1)
+    clean = {name: pages.clone() for name, pages in scene.fields.items()}
+    results = []
+    for prepares in (False, True):
+        for name, pages in scene.fields.items():
+            pages.copy_(clean[name])
+        meta.plan = with_settings(scene, splits=splits).backend.plan(meta)
+        (part,) = meta.plan
+        assert part.prepares
+        part.prepares = prepares
+        q = scene.backend.prepare(scene.layer, qkv, scene.fields, meta)
+        assert q is not None
+        assert (part.projected is qkv) == prepares
+        out = torch.full_like(q, float("nan"), memory_format=torch.contiguous_format)
+        lse = torch.full(q.shape[:2], float("nan"), device=q.device)
+        scene.backend.forward(scene.layer, q, None, None, scene.fields, meta, out, lse)
+        written = [scene.fields[name][meta.write_page, :, meta.write_offset] for name in ("k", "v")]
+        results.append([out, lse, *written])
+    for got, wanted in zip(*reversed(results), strict=True):
+        torch.testing.assert_close(got, wanted, atol=tolerance, rtol=tolerance)
+
+
+IN_DECODE = pytest.mark.parametrize(
+    ("rotated", "changes"),
+    [
+        (16, {}),
+        (6, {"window": 60}),
+        (0, {"sinks": True, "soft_cap": 5.0}),
+        (16, {"heads": 9, "kv_heads": 3}),
+    ],
+    ids=["plain", "window", "sinks and cap", "three heads"],
+)
+
+
 PREPARED = pytest.mark.parametrize(
     ("rotated", "normed"), [(16, False), (16, True), (6, True), (0, False), (0, True)]
 )
@@ -112,6 +156,29 @@ class TestInterpreted(TritonContract):
     def test_prepare_equals_the_plain_operations(self, rotated: int, normed: bool) -> None:
         scene = self.scene([(9, 1), (0, 1), (3, 4)], heads=9, kv_heads=3)
         check_prepare(scene, rotated, normed, 1e-5)
+
+    @IN_DECODE
+    @pytest.mark.parametrize("splits", [1, 128])
+    def test_the_decode_kernel_can_prepare(
+        self, rotated: int, changes: dict[str, Any], splits: int
+    ) -> None:
+        scene = self.scene([(130, 1), (0, 1)], **changes)
+        with_parts(scene, rotated, normed=rotated == 16)
+        check_prepared(scene, 1e-5, splits)
+
+    def test_only_short_steps_of_single_tokens_leave_it_to_the_decode_kernel(self) -> None:
+        def prepares(*sequences: tuple[int, int]) -> list[bool]:
+            scene = self.scene(list(sequences))
+            meta = scene._meta([(index, *one) for index, one in enumerate(sequences)])
+            plan = scene.backend.plan(meta)
+            return [isinstance(part, Decode) and part.prepares for part in plan]
+
+        assert prepares((9, 1), (70, 1)) == [True]
+        assert prepares(*[(9, 1)] * 13) == [False]  # the interpreter has room for 24 programs
+        assert prepares((9, 1), (70, 2)) == [False, False]
+        assert prepares((9, 1), (0, 40)) == [False, False]
+        scene = with_settings(self.scene([(9, 1)]), prepare_in_decode=False)
+        assert not scene.backend.plan(scene._meta([(0, 9, 1)]))[0].prepares
 
     def test_prepare_can_be_switched_off(self) -> None:
         scene = with_settings(self.scene([(0, 2)]), fuse_prepare=False)
@@ -237,6 +304,16 @@ class OnDevice(TritonContract):
         scene = self.scene([(900, 1), (0, 1), (300, 40)], heads=12, kv_heads=4)
         check_prepare(scene, rotated, normed, max(1e-4, self.tolerance))
 
+    @IN_DECODE
+    @pytest.mark.parametrize("splits", [1, 128])
+    def test_the_decode_kernel_can_prepare(
+        self, rotated: int, changes: dict[str, Any], splits: int
+    ) -> None:
+        sequences = [(1300, 1), (0, 1), (64, 1), (63, 1)]
+        scene = self.scene(sequences, head_dim=128, value_dim=128, page_tokens=16, **changes)
+        with_parts(scene, rotated, normed=rotated == 16)
+        check_prepared(scene, max(1e-4, self.tolerance), splits)
+
     def test_many_requests(self) -> None:
         sequences = [(index * 37 % 900, 1) for index in range(64)]
         self.check(self.scene(sequences, page_tokens=16, heads=8, head_dim=128, value_dim=128))
@@ -359,7 +436,7 @@ def test_what_it_cannot_do_is_said_in_words() -> None:
         "it does not compute in float64",
         "heads have 80 elements, not 16, 32, 64, 128 or 256",
         "keys have 80 elements and values 64",
-        "its results depend on the batch",
+        "its results depend on the batch; those of 'invariant' do not",
     ]
 
 

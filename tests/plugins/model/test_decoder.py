@@ -141,16 +141,23 @@ def test_deterministic_layers_are_not_fused() -> None:
     assert [type(one) for one in model.layers] == [DecoderLayer, DecoderLayer]
 
 
-def test_the_head_and_the_layers_multiply_through_the_table() -> None:
+@pytest.mark.parametrize(
+    ("deterministic", "used", "avoided"),
+    [(False, "linear", "row_linear"), (True, "row_linear", "linear")],
+)
+def test_the_head_and_the_layers_multiply_through_the_table(
+    deterministic: bool, used: str, avoided: str
+) -> None:
     table, shapes = OpsTable(), []
-    multiply = table.linear
+    multiply = getattr(table, used)
 
     def linear(x, weight, bias, dtype=None):
         shapes.append(tuple(weight.shape))
         return multiply(x, weight, bias, dtype)
 
-    table.replace("linear", linear)
-    dense_logits(plain(LLAMA, ops=table), table, [1, 2])
+    table.replace(used, linear)
+    table.replace(avoided, pytest.fail)
+    dense_logits(plain(LLAMA, deterministic=deterministic, ops=table), table, [1, 2])
     layer = [(64, 24), (24, 32), (80, 24), (24, 40)]
     assert shapes == [*layer, *layer, (48, 24)]
 

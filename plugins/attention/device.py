@@ -1,0 +1,59 @@
+"""What launches depend on of the device that a backend runs on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from camshaft.errors import DeviceError
+
+INTERPRETED = 8  # multiprocessors of triton's interpreter: as good a number as any
+
+
+@dataclass(frozen=True, slots=True)
+class OnDevice:
+    """Facts that the first tensor of a step brings.
+
+    Attributes:
+        processors: Multiprocessors.
+        early: Kernels start while the kernel before them ends.
+        is_roomy: Has the shared memory of NVIDIA's devices from Hopper on.
+    """
+
+    processors: int
+    early: bool
+    is_roomy: bool = False
+
+
+def look_at(device: torch.device, early: bool | None) -> OnDevice:
+    """Return facts of a device.
+
+    Args:
+        device: That of a step's tensors.
+        early: What the recipe says; None is wherever the device can.
+
+    Raises:
+        DeviceError: The recipe wants what the device cannot do.
+    """
+    can = _is_hopper(device)
+    if early and not can:
+        raise DeviceError(
+            "attention: early_launch needs an NVIDIA device of sm_90 or later, and this is "
+            f"{_name(device)}. Set it to null or false."
+        )
+    if device.type == "cpu":
+        return OnDevice(INTERPRETED, early=False)
+    processors = torch.cuda.get_device_properties(device).multi_processor_count
+    return OnDevice(processors, early=can if early is None else early, is_roomy=can)
+
+
+def _is_hopper(device: torch.device) -> bool:
+    """Whether the device is NVIDIA's, with programmatic dependent launch."""
+    if device.type != "cuda" or torch.version.hip is not None:
+        return False
+    return torch.cuda.get_device_capability(device)[0] >= 9
+
+
+def _name(device: torch.device) -> str:
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else f"a {device.type}"
