@@ -224,7 +224,14 @@ class TorchExecutor(Executor):
     @torch.inference_mode()
     def sample(self, step: int, masks: NDArray[np.int32] | None = None) -> None:
         """See `Executor.sample`."""
-        flight, parts = self._flights[step], self.parts
+        try:
+            self._sample(self._flights[step], masks)
+        except Exception:
+            del self._flights[step]
+            raise
+
+    def _sample(self, flight: _Flight, masks: NDArray[np.int32] | None) -> None:
+        parts = self.parts
         if flight.chosen is not None:
             assert masks is None, "a recorded choice takes no masks"
             self._land(flight, flight.chosen)

@@ -42,6 +42,10 @@ class Executor(ABC):
             step: Its id.
             masks: [rows, ceil(V / 32)] bits of allowed tokens for the rows with logits, in step
                 order; None allows all. Rows without a constraint have all bits set.
+
+        Raises:
+            Exception: No tokens could be chosen. The step is forgotten: nobody waits for it, and
+                its requests end with an error.
         """
 
     @abstractmethod

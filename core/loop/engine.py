@@ -240,7 +240,11 @@ class Engine:
         columns = batch.columns
         if (self.table.needs_host[columns.slots] * columns.samples).any():
             self._settle_all_but_newest()
-        executor.sample(batch.step)
+        try:
+            executor.sample(batch.step)
+        except Exception as error:  # noqa: BLE001 - as above
+            self._sample_failed(batch, error)
+            return False
         self.stats.most_in_flight = max(self.stats.most_in_flight, len(self.flying))
         return True
 
@@ -256,11 +260,26 @@ class Engine:
         self.stats.step_tokens += batch.shape.tokens
 
     def _launch_failed(self, batch: Batch, error: Exception) -> None:
+        self._end_all(batch, f"the step could not be launched: {error}")
+
+    def _sample_failed(self, batch: Batch, error: Exception) -> None:
+        """End the requests of the newest step, whose results nobody will wait for."""
+        self.flying.pop()
+        self.parts.executor.drain()
+        while self.flying:
+            self._settle_oldest()
+        self._end_all(batch, f"no tokens could be chosen: {error}")
+        # what the device still does of this step comes before whatever reuses its pages
+        self.parts.cache.fence(batch.step)
+        self.slots.fence(batch.step)
+
+    def _end_all(self, batch: Batch, message: str) -> None:
         self.stats.failed_launches += 1
         self.parts.cache.revoke(batch.step)
         for state in batch.columns.states:
-            message = f"the step could not be launched: {error}"
-            self._finish(state, RequestOutput(id=state.request.id, finish="error", message=message))
+            if state.request.id in self.states:  # an earlier step may have ended it
+                output = RequestOutput(id=state.request.id, finish="error", message=message)
+                self._finish(state, output)
 
     def _settle_all_but_newest(self) -> None:
         if len(self.flying) > 1:

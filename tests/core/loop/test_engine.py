@@ -16,8 +16,9 @@ from camshaft.contracts.scheduler import (
 from camshaft.errors import RequestError
 from camshaft.executor.null import NullExecutor
 from camshaft.loop.commit import PlanError
+from camshaft.request import RequestOutput
 from camshaft.step import Step, StepOutput
-from camshaft.testing.engines import make_request, model_free_engine, run_to_end
+from camshaft.testing.engines import collect, make_request, model_free_engine, run_to_end
 
 
 class Simple(Scheduler):
@@ -160,6 +161,36 @@ def test_a_step_that_cannot_be_launched_ends_its_requests_only() -> None:
     assert "out of memory" in outputs[-1].message
     engine.submit(make_request("b", [5] * 4, max_tokens=9))
     assert run_to_end(engine)["b"].finish == "length"
+
+
+class FailingChoice(NullExecutor):
+    """Raises at the third choice, when the step is launched already."""
+
+    choices = 0
+
+    def sample(self, step: int, masks: Any = None) -> None:
+        self.choices += 1
+        if self.choices == 3:
+            del self._steps[step]
+            raise RuntimeError("out of memory")
+
+
+@pytest.mark.parametrize("depth", [0, 1, 2])
+def test_a_step_without_a_choice_ends_its_requests_only(depth: int) -> None:
+    """One of them is done by then; a later request gets the slots and pages."""
+    engine = model_free_engine(Simple, executor=FailingChoice(token=7), depth=depth, pages=6)
+    engine.submit(make_request("a", [5] * 4, max_tokens=9))
+    engine.submit(make_request("short", [5] * 4, max_tokens=2))
+    results: dict[str, RequestOutput] = {}
+    for _ in range(4):
+        collect(engine.step(), results)
+    assert results["a"].finish == "error"
+    assert "out of memory" in results["a"].message
+    assert results["short"].finish == "length"
+    assert not engine.flying
+    engine.submit(make_request("b", [5] * 4, max_tokens=20))
+    assert run_to_end(engine)["b"].finish == "length"
+    assert [pool.in_use + pool.pinned for pool in engine.usage()] == [0]
 
 
 class NotFinite(NullExecutor):
