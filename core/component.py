@@ -159,8 +159,21 @@ def _resolve(path: str, owner: str) -> Any:  # noqa: ANN401
     module_name, _, attribute = path.partition(":")
     try:
         return getattr(import_module(module_name), attribute)
-    except (Exception, SystemExit) as error:  # a module that exits must not take the engine along
+    except ModuleNotFoundError as error:
+        missing = (error.name or "").partition(".")[0]
+        if missing in ("", module_name.partition(".")[0]):  # a part of the plugin itself
+            raise _broken(path, owner) from error
         raise PluginError(
-            f"{owner} did not load from '{path}'. Repair or uninstall it, or name another.\n"
-            f"{traceback.format_exc().rstrip()}"
+            f"{owner} needs the Python package '{missing}', which is not installed. Install it, or "
+            "name another."
         ) from error
+    except (Exception, SystemExit) as error:  # a module that exits must not take the engine along
+        raise _broken(path, owner) from error
+
+
+def _broken(path: str, owner: str) -> PluginError:
+    """Return an error with the traceback of the exception at hand."""
+    return PluginError(
+        f"{owner} did not load from '{path}'. Repair or uninstall it, or name another.\n"
+        f"{traceback.format_exc().rstrip()}"
+    )

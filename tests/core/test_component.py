@@ -32,6 +32,21 @@ def test_PLG_01_a_class_that_lacks_methods_is_refused_with_their_names(site) -> 
         component("partial").load()
 
 
+def test_a_package_that_is_not_installed_is_named_without_a_traceback(site) -> None:
+    (site.folder / "wanting.py").write_text("import no_such_package.part\n")
+    wanted = "'mine' of acme 3 needs the Python package 'no_such_package', which is not installed"
+    with pytest.raises(PluginError, match=wanted) as refused:
+        component("wanting").load()
+    assert "Traceback" not in str(refused.value)
+
+
+@pytest.mark.parametrize("module", ["no_such_module", "faulty.part"])
+def test_a_part_of_the_plugin_itself_that_is_missing_shows_its_traceback(site, module: str) -> None:
+    (site.folder / "faulty.py").write_text("")
+    with pytest.raises(PluginError, match="(?s)did not load.*Traceback"):
+        component(module).load()
+
+
 @pytest.mark.parametrize(
     ("code", "reason"),
     [("raise SystemExit(3)", "SystemExit: 3"), ("x = 1 / 0", "ZeroDivisionError"), ("", "Policy")],
