@@ -133,16 +133,44 @@ class EvictionHeap(Generic[E]):
             KeyError: The entry is not known.
         """
         self._drop(self._places[entry])
+        self.policy.on_discard(entry)
+
+    def first(self) -> E | None:
+        """Return the entry that `pop` would evict, which stays; None when nothing is evictable."""
+        place = self._expired()
+        if place is not None:
+            self._queue_expiry(place)
+        else:
+            place = self._smallest()
+        return None if place is None else place.entry
+
+    def evict(self, entry: E) -> None:
+        """Evict the entry that `first` named; time may have passed, and `pop` find another.
+
+        Raises:
+            KeyError: The entry is not known.
+        """
+        self._drop(self._places[entry])
+        if entry.expires_s <= self._now():
+            self.policy.on_discard(entry)
+        else:
+            self.policy.on_evict(entry)
 
     def pop(self) -> E | None:
         """Evict one entry and return it: an expired one, else the one with the smallest key.
 
         Entries with equal keys go in the order of insertion. None when nothing is evictable.
         """
-        place = self._expired() or self._smallest()
+        place = self._expired()
+        if place is not None:
+            self._drop(place)
+            self.policy.on_discard(place.entry)
+            return place.entry
+        place = self._smallest()
         if place is None:
             return None
         self._drop(place)
+        self.policy.on_evict(place.entry)
         return place.entry
 
     def _queue(self, place: _Place[E]) -> None:
@@ -199,4 +227,3 @@ class EvictionHeap(Generic[E]):
         place.evictable = False
         place.record = -1
         place.due = inf
-        self.policy.on_evict(place.entry)

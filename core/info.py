@@ -22,6 +22,7 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
         plugins: Distributions that provided them, with versions.
         weight_bytes: Resident bytes of the weights.
         cache_bytes: Bytes of the page pools.
+        page_bytes: Of a page of each pool, over all its layers.
     """
 
     version: str
@@ -37,3 +38,4 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
     plugins: dict[str, str]
     weight_bytes: int
     cache_bytes: int
+    page_bytes: tuple[int, ...]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import Literal
 
 import msgspec
@@ -71,6 +72,29 @@ class TokenSpan(msgspec.Struct, frozen=True, tag="tokens"):
     ids: list[int]
 
 
+class CacheScope(msgspec.Struct, frozen=True):
+    """Which cached pages a request shares, beside its salt, and for how long.
+
+    Versions of a namespace go up: pages of an older version than the newest that was seen are never
+    served again, not even to requests of that version, and are the first to be evicted. Namespaces
+    of different salts have nothing in common.
+
+    Attributes:
+        namespace: Pages are shared only within it. The empty one has neither versions nor times.
+        version: From 0. Pages are shared only within it.
+        ttl_s: Seconds for which a page may be served after it was computed, however often it is
+            used: pages that the request computes to anybody, and older ones to this request.
+    """
+
+    namespace: str = ""
+    version: int = 0
+    ttl_s: float = inf
+
+
+EVERYWHERE = CacheScope()
+"""The scope of requests that ask for none."""
+
+
 class Request(msgspec.Struct, kw_only=True):
     """One sequence to run. A request for `n` answers is `n` of these.
 
@@ -85,6 +109,7 @@ class Request(msgspec.Struct, kw_only=True):
         tpot_slo_s: Wanted time per later token, or None.
         tenant: Who is asking, for fairness.
         salt: Cached pages are shared only between requests with the same salt.
+        scope: And with the same namespace and version; see there.
         adapter: Adapter of the weights; 0 is none.
         arm: Label of the experiment arm, for metrics.
         needs_host_tokens: Choosing a token needs the host to have read the last one (grammar).
@@ -100,6 +125,7 @@ class Request(msgspec.Struct, kw_only=True):
     tpot_slo_s: float | None = None
     tenant: str = ""
     salt: str = ""
+    scope: CacheScope = EVERYWHERE
     adapter: int = 0
     arm: str = ""
     needs_host_tokens: bool = False

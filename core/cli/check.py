@@ -11,6 +11,7 @@ from ..recipe import add_recipe_arguments, recipe_from_arguments
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
 
+    from ..compose.draw import Drawing
     from ..registry import Registry
 
 
@@ -42,9 +43,22 @@ this machine. No weights are read.
         recipe = recipe_from_arguments(args, registry)
         from ..compose import draw  # loads torch, which the other commands do without
 
-        draw(recipe)
+        drawing = draw(recipe)
         if args.show:
             for path, (value, origin) in recipe.describe().items():
                 print(f"{path} = {value!r}  ({origin})")
+            print(_cache_line(drawing))
         print(f"{recipe.name}: OK, {len(list(recipe.chosen()))} components")
         return 0
+
+
+def _cache_line(drawing: Drawing) -> str:
+    """Return what a token's keys and values take, and how many tokens fit if that is known."""
+    from ..compose.memory import group_page_bytes
+
+    cache, page = drawing.recipe.cache, sum(group_page_bytes(drawing))
+    line = f"keys and values: {page / cache.page_tokens:g} bytes a token"
+    if cache.memory == "auto":
+        return line
+    pages = max(0, cache.memory // page - 1)  # one is the null page
+    return f"{line}, cache.memory holds {pages * cache.page_tokens} tokens"

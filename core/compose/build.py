@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
+from camshaft.checkpoint.fingerprint import fingerprint
 from camshaft.executor.graphs import DecodeGraphs
 from camshaft.executor.groups import allocate_group
 from camshaft.executor.late import LateExecutor
@@ -275,9 +276,10 @@ def _identity(drawing: Drawing) -> bytes:
         checkpoint.source,
         repr(checkpoint.config),
         str(checkpoint.random_seed),
-        *(f"{path.name}:{path.stat().st_size}" for path in checkpoint.files),
+        drawing.facts.kind,  # random weights are drawn on the device
+        fingerprint(checkpoint.files).hex(),
         recipe.model.dtype,
-        recipe.quant.kv.name,
+        *(f"{one.name} {one.settings!r}" for one in (recipe.quant.use, recipe.quant.kv)),
         *layouts,
     )
     return hashlib.blake2b("\n".join(parts).encode(), digest_size=16).digest()
@@ -300,4 +302,5 @@ def _info(drawing: Drawing, memory: MemoryPlan, eos_ids: tuple[int, ...]) -> Eng
         plugins={one.component.distribution: one.component.version for one in chosen.values()},
         weight_bytes=memory.weight_bytes,
         cache_bytes=memory.cache_bytes,
+        page_bytes=memory.group_page_bytes,
     )

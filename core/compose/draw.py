@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from ..component import Chosen
     from ..contracts.attention import AttentionBackend
+    from ..contracts.cache import GroupKind, KVManager
     from ..contracts.hardware import HardwareBackend
     from ..contracts.kv_quant import KVQuant
     from ..contracts.model import GroupPlan, ModelFamily
@@ -71,6 +72,7 @@ def draw(recipe: Recipe) -> Drawing:
     if family is None:
         raise RecipeError(faults)
     groups = _groups(recipe, checkpoint, family, max_context)
+    faults += _cache_faults(recipe, groups)
     attention = list(_attention(recipe, groups, facts, faults))
     if faults:
         raise RecipeError(dict.fromkeys(faults))
@@ -192,6 +194,13 @@ def _groups(
         plan._replace(spec=replace(plan.spec, max_context=max_context, deterministic=deterministic))
         for plan in plans
     ]
+
+
+def _cache_faults(recipe: Recipe, groups: Sequence[GroupPlan]) -> Iterator[Fault]:
+    manager: type[KVManager] = recipe.cache.use.component.load()
+    kinds: set[GroupKind] = {"sliding" if plan.spec.window else "full" for plan in groups}
+    for reason in manager.supports(recipe.cache.page_tokens, kinds):
+        yield Fault(recipe.origin("cache"), f"cache: '{recipe.cache.use.name}': {reason}")
 
 
 def _attention(

@@ -46,6 +46,14 @@ class MemoryPlan:
         return self.pages * self.page_tokens
 
 
+def group_page_bytes(drawing: Drawing) -> tuple[int, ...]:
+    """Return the bytes of one page of each group, all its layers."""
+    return tuple(
+        page_bytes(decode.kv_layout()) * len(group.layers)
+        for group, (_, decode) in zip(drawing.groups, drawing.attention, strict=True)
+    )
+
+
 def plan_memory(
     drawing: Drawing, weight_bytes: int, memory: MemoryReport, step_bytes: int = 0
 ) -> MemoryPlan:
@@ -61,10 +69,7 @@ def plan_memory(
         DeviceError: Not even a short sequence fits; says how much is free and how much is needed.
     """
     cache, scheduler = drawing.recipe.cache, drawing.recipe.scheduler
-    each = tuple(
-        page_bytes(decode.kv_layout()) * len(group.layers)
-        for group, (_, decode) in zip(drawing.groups, drawing.attention, strict=True)
-    )
+    each = group_page_bytes(drawing)
     of_a_sequence = -(-drawing.max_context // cache.page_tokens)
     wanted = of_a_sequence * scheduler.max_running
     if cache.memory == "auto":

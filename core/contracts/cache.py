@@ -6,8 +6,10 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from ..request import EVERYWHERE, CacheScope
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from .eviction import EvictionPolicy
 
@@ -66,6 +68,8 @@ class Prefix:
         salt: Isolates tenants.
         adapter: Isolates adapters.
         priority: The request's, for eviction.
+        scope: Namespace, version and time to live.
+        most_tokens: Length that it cannot exceed, by its `max_tokens`; 0 is unknown.
         memo: For the manager alone, such as digests of full pages.
     """
 
@@ -73,6 +77,8 @@ class Prefix:
     salt: str = ""
     adapter: int = 0
     priority: int = 0
+    scope: CacheScope = EVERYWHERE
+    most_tokens: int = 0
     memo: dict[str, Any] = field(default_factory=dict)
 
 
@@ -120,7 +126,11 @@ EMPTY_DELTA = Delta()
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Space will come by itself, once step or transfer `ticket` is complete."""
+    """Space will come by itself: ask again once step or transfer `ticket` is complete.
+
+    A first allocation may also be told to wait, although there is space, while other requests are
+    open that will need it: until some of them have ended.
+    """
 
     ticket: int
 
@@ -173,11 +183,26 @@ class KVManager(ABC):
     Life of a request: `match`, `allocate` (with the hit), then for each step `allocate` if longer
     and `commit`, at last `free`. After `free` the uid is unknown; a preempted request starts anew.
 
+    Salt, adapter, namespace and version isolate: a page serves only those who agree in all four.
+    `CacheScope` says which pages are outdated or too old to be served; a newer version counts as
+    seen once `allocate` has opened a request of it.
+
     Attributes:
-        epoch: Changes whenever the result of a `match` may have changed.
+        epoch: Changes whenever the result of a `match` may have changed, but for the passing of
+            time: pages become too old by themselves, and matches shorter.
     """
 
     epoch: int
+
+    @classmethod
+    def supports(cls, page_tokens: int, kinds: Collection[GroupKind]) -> list[str]:
+        """Say why this manager cannot serve a recipe, each reason with its cure; empty if it can.
+
+        Args:
+            page_tokens: Tokens in a page.
+            kinds: Kinds of the groups.
+        """
+        return []
 
     @abstractmethod
     def match(self, prefix: Prefix, limit: int) -> Hit:
@@ -190,6 +215,7 @@ class KVManager(ABC):
 
         Returns:
             A hit with `ready + loading <= limit`, a prefix that is valid in every group at once.
+            It may be adopted at the present epoch even if its pages become too old meanwhile.
         """
 
     @abstractmethod

@@ -17,8 +17,11 @@ class Entry:
         created_s: When it was inserted, on the engine's clock.
         touched_s: When it last served a request.
         hits: How often it served a request.
-        priority: Of the request that wrote it; lower is more urgent.
-        expires_s: When it loses its worth, or infinity.
+        priority: Of the most urgent request that used it; lower is more urgent.
+        expires_s: When it loses its worth, or infinity: from then on it is not served, and goes
+            first. A policy may bring it forward in `on_insert` and `on_touch`, never put it off;
+            what a policy said is void once the entry is used.
+        reach: Tokens of the longest sequence that used it, as far as they were computed.
         memo: For the policy alone.
     """
 
@@ -29,6 +32,7 @@ class Entry:
     hits: int = 0
     priority: int = 0
     expires_s: float = float("inf")
+    reach: int = 0
     memo: dict[str, Any] = field(default_factory=dict)
 
 
@@ -50,7 +54,14 @@ class EvictionPolicy(ABC):
 
     @abstractmethod
     def on_evict(self, entry: Entry) -> None:
-        """Note that an entry is gone."""
+        """Note that an entry was evicted, since its key was the smallest."""
+
+    def on_discard(self, entry: Entry) -> None:
+        """Note that an entry is gone for another reason: it expired, or its content is void.
+
+        The same as `on_evict` unless a policy learns from what it evicts.
+        """
+        self.on_evict(entry)
 
     @abstractmethod
     def key(self, entry: Entry) -> Any:  # noqa: ANN401 - any type that compares with itself

@@ -37,6 +37,14 @@ class Event(Protocol):
         """Block the host until the mark was reached."""
         ...
 
+    def reached(self) -> bool:
+        """Return whether the mark was reached, without waiting. True where nothing was marked."""
+        ...
+
+    def join(self) -> None:
+        """Let what is put into the current stream from now on wait for the mark; not the host."""
+        ...
+
 
 class Communicator(Protocol):
     """Collectives among the ranks of one replica. Tensors are reduced and filled in place."""
@@ -135,6 +143,14 @@ class HardwareBackend(ABC):
     @abstractmethod
     def to_host(self, tensor: torch.Tensor) -> torch.Tensor:
         """Start a copy to host memory; good after an event recorded behind it was waited for."""
+
+    @abstractmethod
+    def host_memory(self, size: int) -> torch.Tensor:
+        """Return `size` bytes of host memory, uint8, which copies to and from the device like best.
+
+        Page-locked where that is what the device likes. Ask for powers of two: less is not saved.
+        May be called from any thread.
+        """
 
     @abstractmethod
     def capture(self, function: Callable[[], Outputs]) -> Recording:

@@ -115,6 +115,11 @@ class Engine:
         """Return the pages of each pool."""
         return self.parts.cache.usage()
 
+    @property
+    def unused_tokens(self) -> int:
+        """Tokens that running requests have pages for and have not computed: fragmentation."""
+        return int((self.table.granted - self.table.computed).sum())
+
     def submit(self, request: Request) -> None:
         """Accept a request into the waiting queue.
 
@@ -168,16 +173,17 @@ class Engine:
                 code="context_length_exceeded",
             )
 
-    def abort(self, request_id: str, finish: FinishReason = "abort") -> None:
+    def abort(self, request_id: str, finish: FinishReason = "abort", returned: int = 0) -> None:
         """End a request at once, wherever it is. Unknown ids are ignored: it just ended.
 
         Args:
             request_id: Which.
             finish: What it counts as; a stop string that was found in its text is a `stop`.
+            returned: Output tokens up to and with that stop string; later ones are not cached.
         """
         state = self.states.get(request_id)
         if state is not None:
-            self._finish(state, RequestOutput(id=request_id, finish=finish))
+            self._finish(state, RequestOutput(id=request_id, finish=finish), returned)
 
     def step(self) -> list[RequestOutput]:
         """Do one turn: launch a step if there is room, settle one if it is time.
@@ -191,6 +197,7 @@ class Engine:
             if not launched:
                 self.parts.executor.drain()
             self._settle_oldest()
+        self._note_cache()
         if self.parts.debug:
             check_invariants(self)
         published, self._outbox = self._outbox, []
@@ -295,17 +302,22 @@ class Engine:
         settled = self.settler.settle(batch, output, now)
         self._outbox.extend(settled.outputs)
         for one in settled.ended:
-            self._finish(self.states[one.id], one, forget=one.finish == "error")
+            state, failed = self.states[one.id], one.finish == "error"
+            self._finish(state, one, 0 if failed else state.outputs, forget=failed)
         self.parts.cache.fence(batch.step)
         self.slots.fence(batch.step)
         report = StepReport(batch.step, batch.shape, now - batch.launched_s)
         self.parts.scheduler.on_step(report)
         if self.parts.predictor is not None:
             self.parts.predictor.observe(report.shape, report.seconds)
-        self.observers.on_step(report, self.parts.cache)
+        self.observers.on_step(report)
 
-    def _finish(self, state: RequestState, output: RequestOutput, *, forget: bool = False) -> None:
+    def _finish(
+        self, state: RequestState, output: RequestOutput, returned: int = 0, *, forget: bool = False
+    ) -> None:
         assert output.finish is not None
+        if returned and state.status is Status.RUNNING:
+            self.settler.declare_returned(state, returned, self.committer.newest_step)
         state.finish = output.finish
         output.cached_tokens = max(0, state.cached_tokens)
         self.committer.release(state, forget=forget)
@@ -350,7 +362,16 @@ class Engine:
     def reset_cache(self) -> int:
         """Drop every cached page that nobody uses; return how many."""
         cache = self.parts.cache
-        return sum(cache.evict(pool, usage.evictable) for pool, usage in enumerate(cache.usage()))
+        pages = sum(cache.evict(pool, usage.evictable) for pool, usage in enumerate(cache.usage()))
+        self._note_cache()
+        return pages
+
+    def _note_cache(self) -> None:
+        """Count what the cache did since the last call, and tell of it."""
+        events = self.parts.cache.events()
+        if events:
+            self.stats.note_cache(events)
+            self.observers.on_cache(events)
 
     def close(self) -> None:
         """Stop: in-flight work is abandoned, the device is released."""

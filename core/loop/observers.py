@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ..contracts.observer import Observer
 
 if TYPE_CHECKING:
-    from ..contracts.cache import KVManager
+    from ..contracts.cache import CacheEvent
     from ..contracts.scheduler import StepReport
     from ..request import Request, RequestOutput
 
@@ -41,13 +41,13 @@ class Observers:
         """See `Observer`."""
         self._call("on_finish", request, output)
 
-    def on_step(self, report: StepReport, cache: KVManager) -> None:
-        """Tell of a settled step and of what the cache did meanwhile."""
+    def on_step(self, report: StepReport) -> None:
+        """See `Observer`."""
         self._call("on_step", report)
-        if self._listening["on_cache"]:
-            events = cache.events()
-            if events:
-                self._call("on_cache", events)
+
+    def on_cache(self, events: list[CacheEvent]) -> None:
+        """See `Observer`."""
+        self._call("on_cache", events)
 
     def _call(self, name: str, *args: object) -> None:
         for observer in list(self._listening[name]):

@@ -144,7 +144,8 @@ class EngineView:
         page = tuple(request.tokens[start : start + self._page_tokens])
         if len(page) < self._page_tokens:
             return None
-        return request.prefix.salt, request.prefix.adapter, start, page
+        prefix, scope = request.prefix, request.prefix.scope
+        return prefix.salt, prefix.adapter, scope.namespace, scope.version, start, page
 
     def predict(self, shape: StepShape) -> float:
         """Return the expected seconds of a step, 0 without a predictor."""

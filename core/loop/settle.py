@@ -184,12 +184,32 @@ class Settler:
             self.declare(columns.states[row], written.item(row), step)
 
     def declare(self, state: RequestState, written: int, step: int) -> None:
-        """Tell the cache that `step` writes the first `written` tokens, if that fills a page."""
-        whole = written - written % self.page_tokens
-        if whole > state.committed:
-            delta = self.cache.commit(state.uid, written, step)
-            state.committed = whole
-            self.writes.extend(PendingWrite(state, state.admission, one) for one in delta.writes)
+        """Tell the cache that `step` writes the first `written` tokens, if that fills a page.
+
+        Where stop strings are looked for, outputs wait for `declare_returned`.
+        """
+        whole, before = written - written % self.page_tokens, state.committed
+        if whole <= before:
+            return
+        state.committed = whole
+        if state.request.params.stop:
+            written = min(written, state.prompt_tokens)
+            if written - before < self.page_tokens:
+                return
+        delta = self.cache.commit(state.uid, written, step)
+        self.writes.extend(PendingWrite(state, state.admission, one) for one in delta.writes)
+
+    def declare_returned(self, state: RequestState, returned: int, step: int) -> None:
+        """Declare outputs of a running request that ends, if its stop strings made them wait.
+
+        Args:
+            state: The request.
+            returned: Output tokens that its client got; later ones are nobody's.
+            step: The newest that was launched.
+        """
+        known = min(state.prompt_tokens + returned, state.computed, len(state.tokens) - 1)
+        if state.request.params.stop and known > state.prompt_tokens:
+            self.cache.commit(state.uid, known, step)
 
 
 def _output(

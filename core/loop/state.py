@@ -119,9 +119,12 @@ class RequestState:
         self.seed = seed
         self.stop_ids = stop_ids
         self.tokens = list(request.prompt_ids)
-        self.prefix = Prefix(self.tokens, request.salt, request.adapter, request.priority)
+        self.prefix = Prefix(
+            self.tokens, request.salt, request.adapter, request.priority, request.scope
+        )
         self.prompt_tokens = len(self.tokens)
         self.max_tokens = min(request.params.max_tokens, room - self.prompt_tokens)
+        self.prefix.most_tokens = self.prompt_tokens + self.max_tokens
         self.row = np.zeros(table.WIDTH, dtype=np.int64)
         self.row[table.UID] = uid
         self.known = self.prompt_tokens

@@ -4,6 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from ..contracts.cache import CacheEvent
 
 
 @dataclass(slots=True)
@@ -19,6 +25,7 @@ class Stats:
         requests: Submitted.
         finished: By reason.
         preemptions: By cause.
+        evictions: Pages that the cache lost, by reason.
         waits: Items dropped because pages were still fenced or loading.
         dropped: Plans of which nothing could be placed.
         host_waits: Sample launches delayed because a request needs host tokens.
@@ -35,6 +42,7 @@ class Stats:
     requests: int = 0
     finished: Counter[str] = field(default_factory=Counter)
     preemptions: Counter[str] = field(default_factory=Counter)
+    evictions: Counter[str] = field(default_factory=Counter)
     waits: int = 0
     dropped: int = 0
     host_waits: int = 0
@@ -45,3 +53,9 @@ class Stats:
     def preempted(self, cause: str) -> None:
         """Count a preemption."""
         self.preemptions[cause] += 1
+
+    def note_cache(self, events: Iterable[CacheEvent]) -> None:
+        """Count what the cache evicted."""
+        for kind, _, pages, reason in events:
+            if kind == "evicted":
+                self.evictions[reason] += pages

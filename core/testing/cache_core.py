@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter, deque
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..contracts.cache import CacheSpec, Delta, NoSpace, Prefix, Wait
-from .cache_device import Device, PageId, Running
+from .cache_device import Device, PageId, Running, isolation
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,9 +45,12 @@ class ModelCore:
         newest: The last launched step; they count from 1.
         complete: The last settled step.
         seen: Counts what happened.
+        expires: Whether the eviction policy lets pages become too old by themselves.
     """
 
-    def __init__(self, cache: KVManager, spec: CacheSpec, seen: Counter[str]) -> None:
+    def __init__(
+        self, cache: KVManager, spec: CacheSpec, seen: Counter[str], *, expires: bool = False
+    ) -> None:
         self.cache = cache
         self.spec = spec
         self.device = Device(spec)
@@ -55,6 +59,8 @@ class ModelCore:
         self.newest = 0
         self.complete = 0
         self.seen = seen
+        self.expires = expires
+        self._versions: dict[tuple[str, str], int] = {}
         self._uids = 0
         self._found: dict[tuple[object, ...], int] = {}
 
@@ -84,12 +90,21 @@ class ModelCore:
     def match(self, prefix: Prefix, limit: int) -> Hit:
         """Ask for a hit, and check its size."""
         hit = self.cache.match(prefix, limit)
-        asked = self.cache.epoch, prefix.salt, prefix.adapter, limit, tuple(prefix.tokens)
-        before = self._found.setdefault(asked, hit.ready)
-        assert before == hit.ready, f"{before} tokens became {hit.ready} in one epoch"
+        asked = self.cache.epoch, isolation(prefix), prefix.scope, limit, tuple(prefix.tokens)
+        before = self._found.get(asked, hit.ready)
+        same = hit.ready <= before if self._may_expire(prefix) else hit.ready == before
+        assert same, f"{before} tokens became {hit.ready} in one epoch"
+        self._found[asked] = hit.ready
+        newest = self._versions.get((prefix.salt, prefix.scope.namespace), 0)
+        assert not hit.ready or prefix.scope.version >= newest, (
+            f"version {prefix.scope.version} was served, and version {newest} was seen"
+        )
         assert 0 <= hit.ready <= hit.ready + hit.loading <= limit, f"{hit} exceeds {limit}"
         assert self.spec.prefix or not hit.ready, "there is a hit although reuse is off"
         return hit
+
+    def _may_expire(self, prefix: Prefix) -> bool:
+        return self.expires or bool(prefix.scope.namespace)
 
     def admit(self, request: Running, chunk: int) -> bool:
         """Give a waiting request its hit and pages for `chunk` more tokens."""
@@ -104,7 +119,16 @@ class ModelCore:
         self._open(request, hit.ready)
         self.device.check_trusted(request, hit.ready)
         self.seen["hit"] += hit.ready > 0
+        self._see_version(request.prefix)
         return True
+
+    def _see_version(self, prefix: Prefix) -> None:
+        if not prefix.scope.namespace:
+            return
+        name, version = (prefix.salt, prefix.scope.namespace), prefix.scope.version
+        before = self._versions.get(name, version)
+        self._versions[name] = max(before, version)
+        self.seen["version"] += version > before
 
     def _open(self, request: Running, ready: int) -> None:
         request.is_open = True
@@ -285,7 +309,7 @@ class ModelCore:
         if parent.drafting or not self._keeps(parent, at):
             return
         own = parent.prefix
-        child = self.arrive(Prefix([*own.tokens[:at], token], own.salt, own.adapter))
+        child = self.arrive(replace(own, tokens=[*own.tokens[:at], token], memo={}))
         before = self.cache.usage()
         result = self.cache.fork(parent.uid, child.uid, child.prefix, at)
         if isinstance(result, NoSpace):
@@ -327,7 +351,9 @@ class ModelCore:
         hit = self.match(prefix, limit)
         epoch = self.cache.epoch
         again = self.cache.match(prefix, limit)
-        assert (again.ready, self.cache.epoch) == (hit.ready, epoch), "a match changed something"
+        assert self.cache.epoch == epoch, "a match changed something"
+        same = again.ready == hit.ready or self._may_expire(prefix)
+        assert same, "a match changed something"
         if hit.ready:
             request = self.arrive(prefix)
             assert self.adopt(request, hit, hit.ready), "a hit without new pages was refused"
@@ -335,7 +361,7 @@ class ModelCore:
 
     def _probe_again(self, request: Running) -> None:
         own = request.prefix
-        self.probe(Prefix(list(own.tokens), own.salt, own.adapter), len(own.tokens))
+        self.probe(replace(own, tokens=list(own.tokens), memo={}), len(own.tokens))
 
     def wait_for_space(self, request: Running, tokens: int) -> None:
         """Ask for capacity; on a `Wait`, let its step complete, and check that there is space."""

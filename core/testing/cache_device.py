@@ -1,8 +1,8 @@
 """What pages would hold, had the deltas of a KV manager been carried out on a device.
 
 Each slot of a page holds the *origin* of a token's keys and values: everything that they depend on,
-which is the salt, the adapter and all tokens up to there. A request that finds another origin in
-its own table reads somebody else's keys.
+which is the salt, the adapter, namespace and version, and all tokens up to there. A request that
+finds another origin in its own table reads somebody else's keys.
 """
 
 from __future__ import annotations
@@ -15,6 +15,12 @@ from ..contracts.cache import NULL_PAGE, CacheSpec, Delta, Prefix
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+
+def isolation(prefix: Prefix) -> tuple[str, int, str, int]:
+    """Return what a request has in common with those that it shares pages with."""
+    scope = prefix.scope
+    return prefix.salt, prefix.adapter, scope.namespace, scope.version
 
 
 class PageId(NamedTuple):
@@ -72,7 +78,7 @@ class Running:
 
     def origin(self, position: int) -> object:
         """Return what the keys of a token depend on."""
-        return self.prefix.salt, self.prefix.adapter, tuple(self.tokens[: position + 1])
+        return *isolation(self.prefix), tuple(self.tokens[: position + 1])
 
     def close(self) -> None:
         """Return to a state without pages."""

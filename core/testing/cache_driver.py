@@ -6,10 +6,13 @@ from itertools import count
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..contracts.cache import CacheSpec, Delta, GroupSpec, Hit, KVManager, Prefix
+from ..request import EVERYWHERE, CacheScope
 from .eviction import LeastRecent
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
+
+    from ..contracts.eviction import EvictionPolicy
 
 PAGE = 4
 
@@ -19,15 +22,21 @@ def make_spec(
     windows: Sequence[int] = (),
     prefix: bool = True,
     identity: bytes = b"model",
+    eviction: Callable[[], EvictionPolicy] = LeastRecent,
+    now: Callable[[], float] | None = None,
 ) -> CacheSpec:
-    """Return a spec with one group for each of `pages`; those with a window slide."""
+    """Return a spec with one group for each of `pages`; those with a window slide.
+
+    Without `now` a second passes each time that the clock is asked.
+    """
     windows = windows or [0] * len(pages)
     groups = tuple(
         GroupSpec("sliding" if window else "full", size, window, (place,), 64)
         for place, (size, window) in enumerate(zip(pages, windows, strict=True))
     )
     seconds = count(1)
-    return CacheSpec(PAGE, groups, identity, prefix, LeastRecent, lambda: float(next(seconds)))
+    now = now or (lambda: float(next(seconds)))
+    return CacheSpec(PAGE, groups, identity, prefix, eviction, now)
 
 
 class Opened(NamedTuple):
@@ -77,13 +86,15 @@ def open_request(
     length: int = 0,
     salt: str = "",
     adapter: int = 0,
+    priority: int = 0,
+    scope: CacheScope = EVERYWHERE,
 ) -> Opened:
     """Match and allocate, for `length` or all tokens.
 
     Raises:
         AssertionError: There was no space.
     """
-    prefix = Prefix(list(tokens), salt, adapter)
+    prefix = Prefix(list(tokens), salt, adapter, priority, scope)
     hit = cache.match(prefix, len(tokens) - 1)
     tables: list[list[int]] = [[] for _ in cache.usage()]
     apply(cache.allocate(uid, prefix, length or len(tokens), hit), tables)
@@ -98,9 +109,13 @@ def serve(
     *,
     salt: str = "",
     adapter: int = 0,
+    priority: int = 0,
+    scope: CacheScope = EVERYWHERE,
 ) -> Opened:
     """Run a request to its end: compute its tokens in `step`, free it, complete the step."""
-    opened = open_request(cache, uid, tokens, salt=salt, adapter=adapter)
+    opened = open_request(
+        cache, uid, tokens, salt=salt, adapter=adapter, priority=priority, scope=scope
+    )
     cache.commit(uid, len(tokens), step)
     cache.free(uid, step)
     cache.fence(step)
@@ -108,10 +123,16 @@ def serve(
 
 
 def ready(
-    cache: KVManager, tokens: Sequence[int], *, salt: str = "", adapter: int = 0, limit: int = -1
+    cache: KVManager,
+    tokens: Sequence[int],
+    *,
+    salt: str = "",
+    adapter: int = 0,
+    scope: CacheScope = EVERYWHERE,
+    limit: int = -1,
 ) -> int:
     """Return how many tokens a request with these would reuse."""
-    prefix = Prefix(list(tokens), salt, adapter)
+    prefix = Prefix(list(tokens), salt, adapter, scope=scope)
     return cache.match(prefix, len(tokens) - 1 if limit < 0 else limit).ready
 
 

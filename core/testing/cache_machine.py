@@ -15,19 +15,29 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from ..contracts.cache import CacheSpec, GroupSpec, Prefix
+from ..request import EVERYWHERE, CacheScope
 from .cache_core import ModelCore
-from .eviction import LeastRecent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
     from ..contracts.cache import KVManager
+    from ..contracts.eviction import EvictionPolicy
     from .cache_device import Running
 
 T = TypeVar("T")
 
 _TEXTS = ([7] * 16, [7] * 6 + [8] * 10, [7] * 6 + [7, 9] * 5)
 """What prompts begin with: few and alike, so that they have pages in common, and weak hashes."""
+
+_SCOPES = (
+    EVERYWHERE,
+    CacheScope("n", 1),
+    CacheScope("n", 2),
+    CacheScope("n", 1, 60.0),
+    CacheScope("n", 2, 20.0),
+)
+_SCOPE = st.integers(0, len(_SCOPES) - 1)
 
 _WINDOWS = [(0,), (0, 3), (0, 2, 6), (0,), (5, 0), (4,), (0, 1)]
 _PICK = st.integers(0, 7)
@@ -45,6 +55,9 @@ class CacheMachine(RuleBasedStateMachine):
         make: Callable[[CacheSpec], KVManager],
         kinds: Collection[str],
         seen: Counter[str],
+        eviction: Callable[[], EvictionPolicy],
+        *,
+        expires: bool,
     ) -> None:
         """Prepare a run.
 
@@ -52,20 +65,28 @@ class CacheMachine(RuleBasedStateMachine):
             make: Makes the manager.
             kinds: Of group that it serves.
             seen: Counts what happened, over all runs.
+            eviction: Makes the policy of each pool.
+            expires: Whether that lets pages expire.
         """
         super().__init__()
         self.make = make
         self.kinds = kinds
         self.seen = seen
+        self.eviction = eviction
+        self.expires = expires
 
     @initialize(
         page_tokens=st.sampled_from([4, 2, 1]),
         windows=st.sampled_from(_WINDOWS),
         pages=st.integers(5, 20),
         prefix=st.sampled_from([True, True, True, False]),
+        scoped=st.sampled_from([False, True, False]),
     )
-    def start(self, page_tokens: int, windows: tuple[int, ...], pages: int, prefix: bool) -> None:
+    def start(
+        self, page_tokens: int, windows: tuple[int, ...], pages: int, prefix: bool, scoped: bool
+    ) -> None:
         """Make the manager."""
+        self.scoped = scoped
         if "sliding" not in self.kinds:
             windows = (0,) * len(windows)
         groups = tuple(
@@ -74,9 +95,17 @@ class CacheMachine(RuleBasedStateMachine):
         )
         seconds = count(1)
         spec = CacheSpec(
-            page_tokens, groups, b"model", prefix, LeastRecent, lambda: float(next(seconds))
+            page_tokens, groups, b"model", prefix, self.eviction, lambda: float(next(seconds))
         )
-        self.core = ModelCore(self.make(spec), spec, self.seen)
+        self.core = ModelCore(self.make(spec), spec, self.seen, expires=self.expires)
+
+    def _prefix(
+        self, tokens: list[int], salt: str, adapter: int, scope: int, priority: int = 0
+    ) -> Prefix:
+        """Return a prefix; in a run some differ in salt and adapter, or else in their scope."""
+        if self.scoped:
+            return Prefix(tokens, priority=priority, scope=_SCOPES[scope])
+        return Prefix(tokens, salt, adapter, priority)
 
     @precondition(lambda self: len(self.core.requests) < _MOST_REQUESTS)
     @rule(
@@ -85,12 +114,22 @@ class CacheMachine(RuleBasedStateMachine):
         tail=st.lists(_TOKEN, max_size=2),
         salt=st.sampled_from(["", "", "", "a"]),
         adapter=st.sampled_from([0, 0, 0, 1]),
+        priority=st.integers(-1, 1),
+        scope=_SCOPE,
     )
     def arrive(
-        self, text: list[int], length: int, tail: list[int], salt: str, adapter: int
+        self,
+        text: list[int],
+        length: int,
+        tail: list[int],
+        salt: str,
+        adapter: int,
+        priority: int,
+        scope: int,
     ) -> None:
         """A request comes."""
-        self.core.arrive(Prefix(text[:length] + tail, salt, adapter))
+        tokens = text[:length] + tail
+        self.core.arrive(self._prefix(tokens, salt, adapter, scope, priority))
 
     @precondition(lambda self: self.core.requests)
     @rule(chunks=st.lists(_CHUNK, min_size=1, max_size=5), token=_TOKEN)
@@ -183,10 +222,11 @@ class CacheMachine(RuleBasedStateMachine):
         limit=st.integers(0, 16),
         salt=st.sampled_from(["", "", "a"]),
         adapter=st.sampled_from([0, 0, 1]),
+        scope=_SCOPE,
     )
-    def probe(self, text: list[int], limit: int, salt: str, adapter: int) -> None:
+    def probe(self, text: list[int], limit: int, salt: str, adapter: int, scope: int) -> None:
         """Somebody looks what is cached."""
-        self.core.probe(Prefix(list(text), salt, adapter), limit)
+        self.core.probe(self._prefix(list(text), salt, adapter, scope), limit)
 
     @precondition(lambda self: self.core.open and self.core.flights)
     @rule(pick=_PICK, tokens=st.integers(1, 24))

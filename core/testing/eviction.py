@@ -7,8 +7,11 @@ class TestLfu(EvictionPolicyContract):
 
 from __future__ import annotations
 
+import gc
 import random
 from itertools import combinations
+from math import inf
+from weakref import WeakSet
 
 from ..contracts.eviction import Entry, EvictionPolicy
 from ..eviction_heap import EvictionHeap
@@ -29,6 +32,12 @@ class LeastRecent(EvictionPolicy):
     def key(self, entry: Entry) -> tuple[float, int]:
         """See `EvictionPolicy`."""
         return entry.touched_s, -entry.depth
+
+
+class _Watched(Entry):
+    """An entry that can be seen to be gone."""
+
+    __slots__ = ("__weakref__",)
 
 
 class _Clock:
@@ -75,10 +84,11 @@ class EvictionPolicyContract:
             entry = chance.choice(entries)
             others = [one for one in entries if one is not entry]
             before = [policy.key(one) for one in others]
-            if chance.random() < 0.8:
+            act = chance.random()
+            if act < 0.8:
                 _touch(policy, entry, clock.now())
             else:
-                policy.on_evict(entry)
+                (policy.on_evict if act < 0.9 else policy.on_discard)(entry)
                 gone.append(entry)
                 entries[entries.index(entry)] = _inserted(policy, chance, clock.now())
             after = [policy.key(one) for one in others]
@@ -103,6 +113,50 @@ class EvictionPolicyContract:
                     _touch(policy, entry, now)
             assert not policy.key(shallow) < policy.key(deep), "a page goes before those it carries"
 
+    def test_an_expiry_is_never_put_off(self) -> None:
+        """A policy may bring it forward; the content's own bound stands."""
+        policy, chance = self.make(), random.Random(3)
+        for now in range(1, 50):
+            entry = _entry(chance, float(now))
+            entry.expires_s = bound = now + chance.choice([0.5, 5.0, 1e9])
+            policy.on_insert(entry)
+            assert entry.expires_s <= bound, f"{bound} became {entry.expires_s} on insertion"
+            entry.expires_s = bound
+            _touch(policy, entry, now + 0.25)
+            assert entry.expires_s <= bound, f"{bound} became {entry.expires_s} on a touch"
+
+    def test_what_is_in_use_is_not_evicted(self) -> None:
+        """Neither by its key, nor because it expired."""
+        policy, clock, chance = self.make(), _Clock(), random.Random(4)
+        heap: EvictionHeap[Entry] = EvictionHeap(policy, clock.now)
+        entries = [_entry(chance, clock.now()) for _ in range(60)]
+        for place, entry in enumerate(entries):
+            entry.expires_s = clock.now() + 30.0 if place % 3 == 0 else inf
+            heap.insert(entry)
+        for entry in entries[::2]:
+            heap.remove(entry)
+        clock.seconds += 1e6
+        gone = [heap.pop() for _ in range(31)]
+        assert gone[30] is None, "more went than were unused"
+        assert {id(one) for one in gone[:30]} == {id(one) for one in entries[1::2]}
+
+    def test_what_is_gone_is_let_go(self) -> None:
+        """A policy that keeps entries, or their names, grows for ever."""
+        policy, clock, chance = self.make(), _Clock(), random.Random(5)
+        heap: EvictionHeap[_Watched] = EvictionHeap(policy, clock.now)
+        entries = [_Watched(depth=16 * place, touched_s=clock.now()) for place in range(60)]
+        chance.shuffle(entries)
+        alive = WeakSet(entries)
+        for entry in entries:
+            heap.insert(entry)
+        for entry in entries[::3]:
+            heap.discard(entry)
+        while heap.pop():
+            pass
+        del entry, entries, heap
+        gc.collect()
+        assert not alive, f"the policy still holds {len(alive)} of 60 entries"
+
     def test_the_lowest_key_goes_first_whatever_happened(self) -> None:
         """The heap, with this policy, evicts what a search through all keys would."""
         policy, clock, chance = self.make(), _Clock(), random.Random(2)
@@ -123,6 +177,8 @@ class EvictionPolicyContract:
                 heap.touch(entry)
                 heap.insert(entry)
                 unused.append(entry)
+            elif act < 0.85 and unused:
+                heap.discard(unused.pop(chance.randrange(len(unused))))
             elif unused:
                 self._pop(heap, policy, unused, clock)
         while unused:
@@ -154,7 +210,9 @@ def _entry(chance: random.Random, now: float) -> Entry:
         depth=16 * chance.randint(0, 8),
         created_s=now,
         touched_s=now,
+        hits=chance.choice([0, 0, 3]),
         priority=chance.randint(-1, 1),
+        reach=16 * chance.randint(0, 64),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -176,6 +177,22 @@ class HardwareContract:
             event.wait()
             assert host.tolist() == [0, 1, 2, 3, 4]
 
+    def test_host_memory_goes_to_the_device_and_back(self) -> None:
+        """Pieces are the caller's alone, also when asked for on another thread."""
+        with self.opened() as hardware:
+            with ThreadPoolExecutor(1) as thread:
+                host, other = thread.map(hardware.host_memory, (256, 256))
+            assert host.device.type == "cpu"
+            assert host.dtype is torch.uint8
+            host.copy_(torch.arange(256, dtype=torch.uint8))
+            other.fill_(0)
+            device = host.to(hardware.device, non_blocking=True)
+            other.copy_(device, non_blocking=True)
+            event = hardware.event()
+            event.record()
+            event.wait()
+            assert other.tolist() == list(range(256))
+
     def test_events_are_independent(self) -> None:
         """Each call gives a new one, and it can be recorded again."""
         with self.opened() as hardware:
@@ -199,6 +216,32 @@ class HardwareContract:
                     event.record()
                 event.wait()
                 assert value.sum().item() == wanted
+
+    def test_a_mark_that_was_waited_for_is_reached(self) -> None:
+        """And one that was never made."""
+        with self.opened() as hardware:
+            event = hardware.event()
+            assert event.reached()
+            event.record()
+            event.wait()
+            assert event.reached()
+
+    def test_streams_can_wait_for_each_other(self) -> None:
+        """The host does not: it puts work into both, there and back."""
+        with self.opened() as hardware:
+            value = torch.eye(64, device=hardware.device)
+            for _ in range(20):
+                there, back = hardware.event(), hardware.event()
+                for _ in range(5):
+                    value = value @ value
+                value = value * 2
+                there.record()
+                with hardware.stream():
+                    there.join()
+                    value = value / 2
+                    back.record()
+                back.join()
+            assert torch.equal(value.cpu(), torch.eye(64))
 
     def test_a_capture_replays_on_what_the_buffers_hold_now(self) -> None:
         """As often as it is called, each time with the whole effect."""

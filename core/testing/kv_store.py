@@ -149,6 +149,30 @@ class KVStoreContract:
         assert put(store, "a")
         assert fetched(store, "a") == content("a")
 
+    def test_a_discarded_page_is_a_miss(self) -> None:
+        """Until it is put again; discarding what is not there is fine."""
+        store = self.filled("a", "b")
+        for _ in range(2):
+            store.discard(digest("a"))
+        assert store.contains([digest("a")]) == 0
+        assert fetched(store, "a") is None
+        assert fetched(store, "b") == content("b")
+        assert put(store, "a")
+        assert fetched(store, "a") == content("a")
+
+    def test_counters_never_fall(self) -> None:
+        """And are numbers; which there are is the store's affair."""
+        store = self.make(PAGE, 4)
+        before = store.counters()
+        for name in range(12):
+            put(store, name)
+            fetched(store, name)
+            fetched(store, f"not {name}")
+            after = store.counters()
+            assert before.keys() <= after.keys()
+            assert all(before[one] <= after[one] for one in before)
+            before = after
+
     def test_many_threads_may_use_it(self) -> None:
         """Nothing is raised, and nothing comes back under the wrong digest."""
         store = self.make(PAGE, 8)

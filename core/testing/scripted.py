@@ -76,6 +76,7 @@ class Traits:
             plugins={},
             weight_bytes=0,
             cache_bytes=0,
+            page_bytes=(self.page_tokens * 8,),
         )
 
 
@@ -116,7 +117,7 @@ class ScriptedEngine:
         self.submitted: list[Request] = []
         self._script = script
         self._outbox: list[RequestOutput] = []
-        self._cached: set[tuple[str, tuple[int, ...]]] = set()
+        self._cached: set[tuple[tuple[str, str, int], tuple[int, ...]]] = set()
 
     @property
     def has_work(self) -> bool:
@@ -136,8 +137,8 @@ class ScriptedEngine:
         self.submitted.append(request)
         self.stats.requests += 1
 
-    def abort(self, request_id: str, finish: FinishReason = "abort") -> None:
-        """End a request wherever it is."""
+    def abort(self, request_id: str, finish: FinishReason = "abort", returned: int = 0) -> None:
+        """End a request wherever it is; what it returned makes no difference here."""
         for one in [*self.view.running.values(), *self.view.waiting]:
             if one.request.id == request_id:
                 self._finish(one, RequestOutput(id=request_id, finish=finish))
@@ -153,6 +154,12 @@ class ScriptedEngine:
             self._advance(one)
         published, self._outbox = self._outbox, []
         return published
+
+    @property
+    def unused_tokens(self) -> int:
+        """Tokens that pages in use could hold and do not."""
+        size, running = self.traits.page_tokens, self.view.running.values()
+        return sum(-(len(one.request.prompt_ids) + one.produced) % size for one in running)
 
     def usage(self) -> tuple[PoolUsage, ...]:
         """Return the pages of the one pool; cached ones count as free."""
@@ -182,8 +189,10 @@ class ScriptedEngine:
     def _admit(self, one: _Running) -> None:
         prompt, size = one.request.prompt_ids, self.traits.page_tokens
         pages = [tuple(prompt[:end]) for end in range(size, len(prompt) + 1, size)]
-        keys = [(one.request.salt, page) for page in pages]
-        hits = [len(page) for salt, page in keys if (salt, page) in self._cached]
+        scope = one.request.scope
+        names = one.request.salt, scope.namespace, scope.version
+        keys = [(names, page) for page in pages]
+        hits = [len(page) for names, page in keys if (names, page) in self._cached]
         one.cached_tokens = min(max(hits, default=0), (len(prompt) - 1) // size * size)
         self._cached.update(keys)
         self.view.running[one.request.id] = one

@@ -145,14 +145,20 @@ class EngineClient(ABC):
         """End a request wherever it is; its stream gets a last output with `finish: abort`."""
         self._send(Abort(request_id))
 
-    def drop(self, request_id: str, finish: FinishReason = "abort") -> None:
-        """End a request that nobody listens to any more. Its id is free once the engine did."""
+    def drop(self, request_id: str, finish: FinishReason = "abort", returned: int = 0) -> None:
+        """End a request that nobody listens to any more. Its id is free once the engine did.
+
+        Args:
+            request_id: Which.
+            finish: What it counts as.
+            returned: Output tokens that its client was given.
+        """
         with self._lock:
             known = self._streams.get(request_id) is not None
             if known:
                 self._streams[request_id] = None
         if known:
-            self._send(Abort(request_id, finish))
+            self._send(Abort(request_id, finish, returned))
 
     def fail_open(self, message: str) -> None:
         """End every open request with an error; the engine goes on."""

@@ -57,10 +57,14 @@ class SteppedEngine(Protocol):
     def has_work(self) -> bool:
         """Whether `step` has anything to do now or later."""
 
+    @property
+    def unused_tokens(self) -> int:
+        """Tokens that running requests have pages for and have not computed."""
+
     def submit(self, request: Request) -> None:
         """Take a request, or raise `RequestError`."""
 
-    def abort(self, request_id: str, finish: FinishReason = "abort") -> None:
+    def abort(self, request_id: str, finish: FinishReason = "abort", returned: int = 0) -> None:
         """End a request; unknown ids are ignored."""
 
     def step(self) -> list[RequestOutput]:
@@ -165,8 +169,8 @@ class EngineLoop:
             case Submit(requests):
                 for request in requests:
                     self._submit(request)
-            case Abort(request_id, finish):
-                self._engine.abort(request_id, finish)
+            case Abort(request_id, finish, returned):
+                self._engine.abort(request_id, finish, returned)
             case Ask(ticket, "snapshot"):
                 self._publish(Answer(ticket, snapshot=take_snapshot(self._engine)))
             case Ask(ticket, "reset_cache"):

@@ -22,10 +22,17 @@ class Submit(msgspec.Struct, frozen=True, tag=True):
 
 
 class Abort(msgspec.Struct, frozen=True, tag=True):
-    """End a request. `finish` is what it counts as: a stop string found outside is a `stop`."""
+    """End a request.
+
+    Attributes:
+        id: Which.
+        finish: What it counts as: a stop string found outside is a `stop`.
+        returned: Output tokens up to and with that stop string.
+    """
 
     id: str
     finish: FinishReason = "abort"
+    returned: int = 0
 
 
 class Ask(msgspec.Struct, frozen=True, tag=True):

@@ -30,6 +30,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
         pools: Pages, a pool each.
         counters: The whole numbers of `Stats`, by name.
         by_label: Its counters by a label, such as `finished` by reason.
+        unused_tokens: Tokens that running requests have pages for and have not computed.
     """
 
     running: int
@@ -37,6 +38,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     pools: list[PoolState]
     counters: dict[str, int]
     by_label: dict[str, dict[str, int]]
+    unused_tokens: int
 
 
 def take_snapshot(engine: SteppedEngine) -> Snapshot:
@@ -55,4 +57,5 @@ def take_snapshot(engine: SteppedEngine) -> Snapshot:
         pools=[PoolState(**usage._asdict()) for usage in engine.usage()],
         counters=counters,
         by_label=by_label,
+        unused_tokens=engine.unused_tokens,
     )

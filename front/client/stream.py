@@ -55,11 +55,17 @@ class Stream:
             await self._waiter
         raise StopAsyncIteration
 
-    def abort(self, request_id: str, finish: FinishReason = "abort") -> None:
-        """End one request; nothing more of it arrives. Does nothing if it has ended."""
+    def abort(self, request_id: str, finish: FinishReason = "abort", returned: int = 0) -> None:
+        """End one request; nothing more of it arrives. Does nothing if it has ended.
+
+        Args:
+            request_id: Which.
+            finish: What it counts as.
+            returned: Output tokens that its client was given.
+        """
         if request_id in self._open:
             self._open.discard(request_id)
-            self._client.drop(request_id, finish)
+            self._client.drop(request_id, finish, returned)
 
     def close(self) -> None:
         """Abort what still runs."""

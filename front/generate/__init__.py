@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .answers import Call, Choice, Delta, TokenReport, TokenText, Usage
-from .check import check_params
+from .check import check_name, check_params, check_scope
 from .generation import Generation
 from .prompts import Prompter, split_prompts
 
@@ -16,6 +16,8 @@ __all__ = [
     "TokenReport",
     "TokenText",
     "Usage",
+    "check_name",
     "check_params",
+    "check_scope",
     "split_prompts",
 ]

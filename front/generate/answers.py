@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
+from camshaft.request import EVERYWHERE, CacheScope
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -23,6 +25,7 @@ class Call:
         params: Checked (`check_params`). With a seed, answer j of a prompt draws with `seed + j`.
         n: Answers to each prompt.
         salt: Isolates its cached pages.
+        scope: Their namespace, version and time to live; checked (`check_scope`).
         priority: Lower is more urgent.
     """
 
@@ -30,6 +33,7 @@ class Call:
     params: SamplingParams
     n: int = 1
     salt: str = ""
+    scope: CacheScope = EVERYWHERE
     priority: int = 0
 
     @property

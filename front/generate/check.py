@@ -10,7 +10,7 @@ from camshaft.errors import RequestError
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from camshaft.request import SamplingParams
+    from camshaft.request import CacheScope, SamplingParams
 
 MOST_STOPS = 4
 MOST_LOGPROBS = 20
@@ -57,6 +57,10 @@ RANGES: dict[str, Range] = {
 """Ranges of the numbers, OpenAI's where it has the parameter."""
 
 BIAS = Range(-100, 100)
+VERSION = Range(0, 2**63 - 1)
+TTL = Range(0, math.inf, above=True)
+LONGEST_NAME = 256
+"""Characters of a salt or a namespace."""
 
 
 def check_params(params: SamplingParams, vocab: int) -> None:
@@ -92,14 +96,45 @@ def check_params(params: SamplingParams, vocab: int) -> None:
     _check_ids("bad_words", (one for word in params.bad_words for one in word), vocab)
 
 
+def check_name(name: str, value: str) -> None:
+    """Refuse a salt or a namespace that is too long.
+
+    Raises:
+        RequestError: Names it.
+    """
+    if len(value) > LONGEST_NAME:
+        raise RequestError(
+            f"{name} is longer than {LONGEST_NAME} characters", param=name.partition(".")[0]
+        )
+
+
+def check_scope(scope: CacheScope) -> None:
+    """Refuse a cache scope that means nothing.
+
+    Raises:
+        RequestError: Names the part.
+    """
+    check_name("cache.namespace", scope.namespace)
+    check_range("cache.version", scope.version, VERSION)
+    if scope.ttl_s != math.inf:
+        check_range("cache.ttl_s", scope.ttl_s, TTL)
+    if not scope.namespace and (scope.version or scope.ttl_s != math.inf):
+        raise RequestError(
+            "cache.namespace is empty: a version and a time to live belong to a namespace",
+            param="cache",
+        )
+
+
 def check_range(name: str, value: float, allowed: Range) -> None:
     """Refuse a number out of range.
 
     Raises:
-        RequestError: Names the parameter and the range.
+        RequestError: Names the parameter and the range; of `a.b`, `a` is the parameter.
     """
     if not allowed.holds(value):
-        raise RequestError(f"{name} must be {allowed}, not {value:.12g}", param=name)
+        raise RequestError(
+            f"{name} must be {allowed}, not {value:.12g}", param=name.partition(".")[0]
+        )
 
 
 def _check_ids(name: str, ids: Iterable[int], vocab: int) -> None:

@@ -14,11 +14,18 @@ if TYPE_CHECKING:
 
 
 class ChoiceText:
-    """Detokenises one answer, finds its stop strings, and reports its tokens."""
+    """Detokenises one answer, finds its stop strings, and reports its tokens.
+
+    Attributes:
+        index: Of the choice.
+        finished: Whether its end was found.
+        tokens: Those taken so far; none after a stop string is.
+    """
 
     def __init__(self, index: int, tokenizer: Tokenizer, params: SamplingParams) -> None:
         self.index = index
         self.finished = False
+        self.tokens = 0
         self._tokenizer = tokenizer
         self._detokenizer = Detokenizer(tokenizer)
         self._stops = StopStrings(params.stop, params.include_stop)
@@ -47,6 +54,7 @@ class ChoiceText:
 
     def _take(self, token: int, logprobs: TokenLogprobs | None, *, hidden: bool) -> None:
         pending = self._pending
+        self.tokens += 1
         pending.token_ids.append(token)
         if logprobs is not None:
             pending.logprobs.append(self._report(token, logprobs))

@@ -67,7 +67,7 @@ class Generation:
                 self._count_cached(text.index, output)
                 delta = text.push(output)
                 if text.finished and output.finish is None:
-                    stream.abort(output.id, "stop")
+                    stream.abort(output.id, "stop", text.tokens)
                 if delta is not None:
                     usage = self.usages[delta.index // self._call.n]
                     usage.completion_tokens += len(delta.token_ids)
@@ -112,5 +112,6 @@ def _request(call: Call, index: int, call_id: str) -> Request:
         spans=(TokenSpan(call.prompts[prompt]),),
         params=params,
         salt=call.salt,
+        scope=call.scope,
         priority=call.priority,
     )

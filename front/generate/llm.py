@@ -7,13 +7,23 @@ import threading
 from contextlib import aclosing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 
 from camshaft.client import EngineDiedError, LocalClient, build_engine, load_text_of
 from camshaft.recipe import Recipe, open_recipe
-from camshaft.request import SamplingParams
+from camshaft.request import EVERYWHERE, CacheScope, SamplingParams
 
-from . import Call, Choice, Generation, Prompter, Usage, check_params, split_prompts
+from . import (
+    Call,
+    Choice,
+    Generation,
+    Prompter,
+    Usage,
+    check_name,
+    check_params,
+    check_scope,
+    split_prompts,
+)
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping, Sequence
@@ -54,6 +64,13 @@ class Answers:
     def token_ids(self) -> list[int]:
         """Of the first choice."""
         return self.choices[0].token_ids
+
+
+class _Cached(NamedTuple):
+    """With whom cached pages are shared."""
+
+    salt: str
+    scope: CacheScope
 
 
 class LLM:
@@ -129,6 +146,9 @@ class LLM:
         prompts: str | Sequence[str] | Sequence[int] | Sequence[Sequence[int]],
         params: SamplingParams | None = None,
         n: int = 1,
+        *,
+        salt: str = "",
+        scope: CacheScope = EVERYWHERE,
     ) -> list[Answers]:
         """Continue prompts.
 
@@ -136,6 +156,8 @@ class LLM:
             prompts: A text, token ids, or a list of either.
             params: How tokens are chosen; 16 tokens at most by default.
             n: Answers to each prompt.
+            salt: Cached pages are shared only under the same one.
+            scope: And only in the same namespace and version; see there.
 
         Returns:
             One entry a prompt, in order.
@@ -143,13 +165,17 @@ class LLM:
         Raises:
             RequestError: Names what is wrong with prompts or parameters.
         """
-        return self._wait(self._generate(prompts, params, n))
+        cached = _Cached(salt, scope)
+        return self._wait(self._generate(prompts, params, n, cached))
 
     def chat(
         self,
         messages: Sequence[Mapping[str, Any]],
         params: SamplingParams | None = None,
         n: int = 1,
+        *,
+        salt: str = "",
+        scope: CacheScope = EVERYWHERE,
     ) -> Answers:
         """Answer a conversation, by the model's chat template.
 
@@ -157,19 +183,28 @@ class LLM:
             messages: Such as `[{"role": "user", "content": "Hello"}]`.
             params: How tokens are chosen; up to the end of the context by default.
             n: Answers.
+            salt: As for `generate`.
+            scope: As for `generate`.
 
         Raises:
             RequestError: Names what is wrong with messages or parameters.
         """
-        return self._wait(self._chat(messages, params, n))
+        return self._wait(self._chat(messages, params, n, _Cached(salt, scope)))
 
     async def agenerate(
-        self, prompt: str | list[int], params: SamplingParams | None = None, n: int = 1
+        self,
+        prompt: str | list[int],
+        params: SamplingParams | None = None,
+        n: int = 1,
+        *,
+        salt: str = "",
+        scope: CacheScope = EVERYWHERE,
     ) -> AsyncGenerator[Delta]:
         """Continue one prompt and yield what every step adds. Stopping early ends the request."""
         [only] = split_prompts(prompt)
         ids = await self._prompter.encode(only)
-        async with aclosing(self._generation([ids], params, n).deltas()) as deltas:
+        generation = self._generation([ids], params, n, _Cached(salt, scope))
+        async with aclosing(generation.deltas()) as deltas:
             async for delta in deltas:
                 yield delta
 
@@ -178,10 +213,13 @@ class LLM:
         messages: Sequence[Mapping[str, Any]],
         params: SamplingParams | None = None,
         n: int = 1,
+        *,
+        salt: str = "",
+        scope: CacheScope = EVERYWHERE,
     ) -> AsyncGenerator[Delta]:
         """Answer a conversation and yield what every step adds."""
         ids = await self._prompter.render(messages)
-        generation = self._generation([ids], params or self._filling(ids), n)
+        generation = self._generation([ids], params or self._filling(ids), n, _Cached(salt, scope))
         async with aclosing(generation.deltas()) as deltas:
             async for delta in deltas:
                 yield delta
@@ -198,9 +236,10 @@ class LLM:
         prompts: str | Sequence[str] | Sequence[int] | Sequence[Sequence[int]],
         params: SamplingParams | None,
         n: int,
+        cached: _Cached,
     ) -> list[Answers]:
         encoded = await self._prompter.encode_all(split_prompts(prompts))
-        generation = self._generation(encoded, params, n)
+        generation = self._generation(encoded, params, n, cached)
         choices = await generation.choices()
         return [
             Answers(ids, choices[place * n : (place + 1) * n], generation.usages[place])
@@ -208,18 +247,24 @@ class LLM:
         ]
 
     async def _chat(
-        self, messages: Sequence[Mapping[str, Any]], params: SamplingParams | None, n: int
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        params: SamplingParams | None,
+        n: int,
+        cached: _Cached,
     ) -> Answers:
         ids = await self._prompter.render(messages)
-        generation = self._generation([ids], params or self._filling(ids), n)
+        generation = self._generation([ids], params or self._filling(ids), n, cached)
         return Answers(ids, await generation.choices(), generation.usage)
 
     def _generation(
-        self, prompts: list[list[int]], params: SamplingParams | None, n: int
+        self, prompts: list[list[int]], params: SamplingParams | None, n: int, cached: _Cached
     ) -> Generation:
         params = params or SamplingParams(max_tokens=DEFAULT_MAX_TOKENS)
         check_params(params, self.info.vocab)
-        call = Call(prompts=prompts, params=params, n=n)
+        check_name("salt", cached.salt)
+        check_scope(cached.scope)
+        call = Call(prompts=prompts, params=params, n=n, salt=cached.salt, scope=cached.scope)
         return Generation(self._client, self._text.tokenizer, call)
 
     def _filling(self, prompt: list[int]) -> SamplingParams:

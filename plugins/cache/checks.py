@@ -9,33 +9,45 @@ from camshaft.errors import CamshaftError
 from .matching import passed_pages
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from camshaft.contracts.cache import CacheSpec, GroupSpec, Prefix
 
     from .tables import PageTables
 
 
-def check_spec(spec: CacheSpec) -> None:
+def check_spec(
+    spec: CacheSpec, name: str = "paged", kinds: Collection[str] = ("full", "sliding")
+) -> None:
     """Refuse what cannot be managed.
+
+    Args:
+        spec: What is asked for.
+        name: Of the manager.
+        kinds: Of group that it manages.
 
     Raises:
         CamshaftError: Lists every fault.
     """
-    faults = [fault for place, group in enumerate(spec.groups) for fault in _faults(place, group)]
+    faults = [
+        fault for place, group in enumerate(spec.groups) for fault in _faults(place, group, kinds)
+    ]
     if not spec.groups:
         faults.append("there are no KV groups")
     if spec.page_tokens < 1:
         faults.append(f"a page holds {spec.page_tokens} tokens")
     if faults:
+        sliding = ", and sliding ones with a window of at least 1" if "sliding" in kinds else ""
         raise CamshaftError(
-            f"cache 'paged' cannot serve this: {'; '.join(faults)}. It manages full groups, and "
-            "sliding ones with a window of at least 1, of at least 1 page each."
+            f"cache '{name}' cannot serve this: {'; '.join(faults)}. It manages full groups"
+            f"{sliding}, of at least 1 page each."
         )
 
 
-def _faults(place: int, group: GroupSpec) -> list[str]:
+def _faults(place: int, group: GroupSpec, kinds: Collection[str]) -> list[str]:
     faults = []
-    if group.kind == "state":
-        faults.append(f"group {place} is a state group")
+    if group.kind not in kinds:
+        faults.append(f"group {place} is a {group.kind} group")
     elif (group.kind == "sliding") != (group.window > 0):
         faults.append(f"group {place} is {group.kind}, with a window of {group.window}")
     if group.pages < 1:
@@ -52,8 +64,8 @@ def check_fork(spec: CacheSpec, source: PageTables, prefix: Prefix, at: int) -> 
     own, size = source.prefix, spec.page_tokens
     if not 0 <= at <= source.pages * size:
         raise ValueError(f"request {source.uid} has no pages for {at} tokens")
-    if (prefix.salt, prefix.adapter) != (own.salt, own.adapter):
-        raise ValueError(f"a fork of request {source.uid} has another salt or adapter")
+    if (prefix.salt, prefix.adapter, prefix.scope) != (own.salt, own.adapter, own.scope):
+        raise ValueError(f"a fork of request {source.uid} has another salt, adapter or scope")
     if prefix.tokens[:at] != own.tokens[:at]:
         raise ValueError(f"a fork of request {source.uid} differs from it before token {at}")
     for place, group in enumerate(spec.groups):

@@ -2,7 +2,8 @@
 
 A page's digest is BLAKE2b, 16 bytes, of its parent's digest and its tokens as little-endian int64.
 The first parent is the digest of what isolates pages from each other: model, dtype and layout (the
-identity of the spec), page size, adapter and salt. A hash this strong stands for the tokens: a
+identity of the spec), page size, adapter and salt, and, where there is a cache namespace, of that
+and its version. A hash this strong stands for the tokens: a
 look-up compares nothing else, and nobody can make two prefixes collide.
 """
 
@@ -44,7 +45,15 @@ class PageDigests:
     def root(self, prefix: Prefix) -> bytes:
         """Return the parent of the prefix's first page."""
         adapter = prefix.adapter.to_bytes(8, "little", signed=True)
-        return _digest(self._base, adapter, prefix.salt.encode("utf-8", "surrogatepass"))
+        root = _digest(self._base, adapter, prefix.salt.encode("utf-8", "surrogatepass"))
+        scope = prefix.scope
+        if not scope.namespace:
+            return root
+        # Under a hash of its own kind: names are bytes that somebody else may choose as tokens.
+        hashed = blake2b(root, digest_size=DIGEST_BYTES, person=b"version")
+        hashed.update(scope.version.to_bytes(8, "little"))
+        hashed.update(scope.namespace.encode("utf-8", "surrogatepass"))
+        return hashed.digest()
 
     def of(self, prefix: Prefix, pages: int) -> list[bytes]:
         """Return the digests of at least the first `pages` pages, which are full.

@@ -116,6 +116,10 @@ def _index(pool: Pool) -> Iterator[str]:
     unknown = [one.page for one in pool.evictable if pool.cached.get(one.page) is not one]
     if unknown:
         yield f"pages {unknown} are evictable, but not cached"
+    known = Counter(one for pages in pool.generations.all_pages() for one in pages)
+    named = [one for one in pool.cached.values() if one.generation is not None]
+    if known != Counter(named):
+        yield f"{len(named)} cached pages have a generation, {known.total()} are in one"
     overdue = [page for page, step in pool.fenced.items() if step <= pool.complete]
     if overdue:
         yield f"pages {overdue} wait for steps that are complete"

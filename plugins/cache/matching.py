@@ -5,9 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from .pool import CachedPage
+    from collections.abc import Container, Sequence
 
 
 def passed_pages(tokens: int, window: int, page_tokens: int) -> int:
@@ -24,7 +22,7 @@ def passed_pages(tokens: int, window: int, page_tokens: int) -> int:
 
 
 def longest_match(
-    indexes: Sequence[Mapping[bytes, CachedPage]],
+    indexes: Sequence[Container[bytes]],
     windows: Sequence[int],
     digests: Sequence[bytes],
     limit: int,
@@ -58,7 +56,7 @@ def longest_match(
     return length
 
 
-def _leading(index: Mapping[bytes, CachedPage], digests: Sequence[bytes], limit: int) -> int:
+def _leading(index: Container[bytes], digests: Sequence[bytes], limit: int) -> int:
     for place in range(limit):
         if digests[place] not in index:
             return place
@@ -66,7 +64,7 @@ def _leading(index: Mapping[bytes, CachedPage], digests: Sequence[bytes], limit:
 
 
 def _covered(
-    index: Mapping[bytes, CachedPage],
+    index: Container[bytes],
     digests: Sequence[bytes],
     length: int,
     window: int,

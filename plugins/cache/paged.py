@@ -36,6 +36,7 @@ from .prefix_index import PrefixIndex
 from .tables import PageTables
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from typing import Literal
 
     from .components import PagedSettings
@@ -128,13 +129,16 @@ class Paged(KVManager):
         # Hits leave the evictable pages before new ones are taken, which might evict them.
         for pool, kept in zip(self.pools, adopted, strict=True):
             for one in kept:
-                pool.adopt(one)
+                pool.adopt(one, prefix.priority)
         passed = [passed_pages(ready, window, size) for window in self._windows]
         groups = [
             [NULL_PAGE] * passed[group] + [one.page for one in kept] + self._take(group, count)
             for group, kept in enumerate(adopted)
         ]
-        self.requests[uid] = PageTables(uid, prefix, groups, passed, ready, ready // size)
+        if self.index.see(prefix, self.requests.values()):
+            self.epoch += 1
+        trusted = not self.index.is_outdated(prefix)
+        self.requests[uid] = PageTables(uid, prefix, groups, passed, ready, ready // size, trusted)
         return _whole(groups)
 
     def _unpack(self, hit: Hit | None, tokens: int) -> tuple[int, tuple[list[CachedPage], ...]]:
@@ -164,8 +168,18 @@ class Paged(KVManager):
         """Take pages that were seen to be available."""
         pool = self.pools[group]
         if count > len(pool.free):
-            self._note("evicted", group, count - len(pool.free), "space")
+            self._evict(group, count - len(pool.free), "space")
         return pool.take(count)
+
+    def _evict(self, group: int, count: int, why: str) -> int:
+        pool = self.pools[group]
+        outdated = pool.evict_outdated(count)
+        others = pool.evict(count - outdated)
+        if outdated:
+            self._note("evicted", group, outdated, "version")
+        if others:
+            self._note("evicted", group, others, why)
+        return outdated + others
 
     def commit(self, uid: int, tokens: int, step: int) -> Delta:
         """See `KVManager.commit`. Pages with equal content are not merged.
@@ -179,8 +193,9 @@ class Paged(KVManager):
         most = min(len(tables.prefix.tokens), tables.pages * self._page_tokens)
         if tokens > most:
             raise ValueError(f"request {uid} commits {tokens} tokens, but has only {most}")
-        stored = self.index.register(tables, tokens // self._page_tokens, step)
+        stored, replaced = self.index.register(tables, tokens // self._page_tokens, step)
         self._note_all("stored", stored, "commit")
+        self._note_all("evicted", replaced, "expired")
         tables.committed = tokens
         return self._give_up_passed(tables, step) if self._sliding else EMPTY_DELTA
 
@@ -191,7 +206,8 @@ class Paged(KVManager):
             end = passed_pages(tables.committed, self._windows[group], self._page_tokens)
             if end <= first:
                 continue
-            self.pools[group].drop(table[first:end][::-1], step, self.spec.now())
+            passed = table[first:end][::-1]
+            self.pools[group].drop(passed, step, self.spec.now(), tables.committed)
             table[first:end] = [NULL_PAGE] * (end - first)
             tables.passed[group] = end
             writes.append(TableWrite(group, first, [NULL_PAGE] * (end - first)))
@@ -217,7 +233,7 @@ class Paged(KVManager):
             )
         keep = -(-tokens // self._page_tokens)
         for pool, table in zip(self.pools, tables.groups, strict=True):
-            pool.drop(table[keep:][::-1], step, self.spec.now())
+            pool.drop(table[keep:][::-1], step, self.spec.now(), tables.committed)
             del table[keep:]
 
     def fork(self, parent: int, child: int, prefix: Prefix, at: int) -> Delta | NoSpace:
@@ -265,7 +281,7 @@ class Paged(KVManager):
             self._lease(hold, pages)
         now = self.spec.now()
         for pool, dropped in zip(self.pools, pages, strict=True):
-            pool.drop(dropped, step, now)
+            pool.drop(dropped, step, now, tables.committed)
 
     def _lease(self, name: str, pages: list[list[int]]) -> None:
         held = self.leases.setdefault(name, [[] for _ in self.pools])
@@ -293,10 +309,7 @@ class Paged(KVManager):
 
     def evict(self, pool: int, pages: int) -> int:
         """See `KVManager.evict`."""
-        done = self.pools[pool].evict(max(0, pages))
-        if done:
-            self._note("evicted", pool, done, "asked")
-        return done
+        return self._evict(pool, max(0, pages), "asked")
 
     def usage(self) -> tuple[PoolUsage, ...]:
         """See `KVManager.usage`."""
@@ -323,7 +336,7 @@ class Paged(KVManager):
         self.epoch += 1
         self._events.append(CacheEvent(kind, pool, pages, why))
 
-    def _note_all(self, kind: Literal["stored", "evicted"], pages: list[int], why: str) -> None:
+    def _note_all(self, kind: Literal["stored", "evicted"], pages: Sequence[int], why: str) -> None:
         for pool, count in enumerate(pages):
             if count:
                 self._note(kind, pool, count, why)

@@ -17,16 +17,21 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from math import inf
 from typing import TYPE_CHECKING
 
 from camshaft.contracts.cache import PoolUsage
 from camshaft.contracts.eviction import Entry
 from camshaft.eviction_heap import EvictionHeap
 
+from .generations import Generations
+
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from camshaft.contracts.cache import CacheSpec
+
+    from .generations import Generation
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -38,16 +43,29 @@ class CachedPage(Entry):
         digest: Of its tokens and all before them.
         parent: Digest of the page before it.
         writer: Uid of the request that wrote it.
+        until_s: When it becomes too old to be served, whatever the policy says.
+        generation: The pages of the same version of its namespace, if it has one.
     """
 
     page: int
     digest: bytes
     parent: bytes
     writer: int
+    until_s: float = inf
+    generation: Generation | None = None
+
+    def is_fresh(self, now: float, most_s: float) -> bool:
+        """Whether it may be served now to a request that takes pages of `most_s` seconds."""
+        return self.expires_s > now and self.created_s > now - most_s
 
 
 class Pool:
-    """Pages 1 to `total`. Knows nothing of requests, groups or tokens."""
+    """Pages 1 to `total`. Knows nothing of requests, groups or tokens.
+
+    Attributes:
+        generations: Its pages by namespace and version.
+        timed: Whether there was ever a page that expires: else nobody has to look.
+    """
 
     def __init__(self, total: int, spec: CacheSpec) -> None:
         """Make a pool of free pages.
@@ -65,6 +83,8 @@ class Pool:
         self.cached: dict[int, CachedPage] = {}
         self.index: dict[bytes, CachedPage] = {}
         self.evictable: EvictionHeap[CachedPage] = EvictionHeap(spec.eviction(), spec.now)
+        self.generations = Generations()
+        self.timed = False
         self.complete = 0  # steps count from 1
         self._due: dict[int, list[int]] = {}
         self._leased = 0
@@ -102,10 +122,12 @@ class Pool:
             holders[page] = 1
         return taken
 
-    def adopt(self, cached: CachedPage) -> None:
-        """Give a cached page to one more holder."""
+    def adopt(self, cached: CachedPage, priority: int = 0) -> None:
+        """Give a cached page to one more holder, a request of this priority."""
         page = cached.page
         cached.hits += 1
+        cached.priority = min(cached.priority, priority)
+        cached.expires_s = cached.until_s
         self.holders[page] += 1
         if self.holders[page] > 1:
             return
@@ -119,21 +141,24 @@ class Pool:
         for page in pages:
             self.holders[page] += 1
 
-    def drop(self, pages: Sequence[int], step: int, now: float) -> None:
+    def drop(self, pages: Sequence[int], step: int, now: float, reach: int = 0) -> None:
         """Take pages from one holder each.
 
         Args:
             pages: Deepest first, so that policies without an opinion evict them in this order.
             step: The newest step that may touch them through this holder.
             now: Seconds.
+            reach: Tokens of the holder that were computed.
         """
         holders, newest = self.holders, self.newest
         for page in pages:
             newest[page] = max(newest[page], step)
             holders[page] -= 1
+            cached = self.cached.get(page)
+            if cached is not None and cached.reach < reach:
+                cached.reach = reach
             if holders[page]:
                 continue
-            cached = self.cached.get(page)
             if cached is not None:
                 cached.touched_s = now
             if page in self.leases:
@@ -169,6 +194,7 @@ class Pool:
     def register(self, cached: CachedPage) -> None:
         """Make a held page matchable. Neither it nor its digest may be registered."""
         self.index[cached.digest] = self.cached[cached.page] = cached
+        self.timed |= cached.until_s < inf
 
     def unregister(self, cached: CachedPage) -> None:
         """Make a cached page unmatchable; it becomes free if it was evictable."""
@@ -180,14 +206,24 @@ class Pool:
             self.free.append(cached.page)
 
     def evict(self, count: int) -> int:
-        """Turn up to `count` evictable pages into free ones; return how many."""
-        for done in range(count):
+        """Turn up to `count` evictable pages into free ones, outdated first; return how many."""
+        for done in range(self.evict_outdated(count), count):
             cached = self.evictable.pop()
             if cached is None:
                 return done
             self._forget(cached)
             self.free.append(cached.page)
         return count
+
+    def evict_outdated(self, count: int) -> int:
+        """The same, for pages whose namespace has a newer version; return how many became free."""
+        free = len(self.free)
+        while len(self.free) - free < count:
+            cached = self.generations.next_outdated()
+            if cached is None:
+                break
+            self.unregister(cached)
+        return len(self.free) - free
 
     def usage(self) -> PoolUsage:
         """Return how many pages are in each class."""
@@ -214,7 +250,10 @@ class Pool:
         if self.evictable.knows(cached):
             self.evictable.touch(cached)
         self.evictable.insert(cached)
+        self.timed |= cached.expires_s < inf
 
     def _forget(self, cached: CachedPage) -> None:
         del self.index[cached.digest]
         del self.cached[cached.page]
+        if cached.generation is not None:
+            self.generations.remove(cached)

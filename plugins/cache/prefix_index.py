@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import inf
 from typing import TYPE_CHECKING
 
 from camshaft.contracts.cache import NULL_PAGE
@@ -10,9 +11,10 @@ from camshaft.contracts.cache import NULL_PAGE
 from .digests import PageDigests
 from .matching import longest_match, passed_pages
 from .pool import CachedPage
+from .versions import Versions, namespace_key
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Container, Iterable, Mapping, Sequence
 
     from camshaft.contracts.cache import CacheSpec, Prefix
 
@@ -33,6 +35,21 @@ class _StepLog:
     digests: set[bytes] = field(default_factory=set)
 
 
+class _Fresh:
+    """The digests of pages that may be served to a request."""
+
+    __slots__ = ("_index", "_most_s", "_now")
+
+    def __init__(self, index: Mapping[bytes, CachedPage], now: float, most_s: float) -> None:
+        self._index = index
+        self._now = now
+        self._most_s = most_s
+
+    def __contains__(self, digest: object) -> bool:
+        cached = self._index.get(digest)  # type: ignore[call-overload]
+        return cached is not None and cached.is_fresh(self._now, self._most_s)
+
+
 class PrefixIndex:
     """Finds, registers and forgets pages by digest, in all groups.
 
@@ -40,6 +57,9 @@ class PrefixIndex:
     When pages turn out to be wrong, so is what was computed from them. Therefore pages that depend
     on forgotten ones are forgotten too, and open requests that may have read them lose their
     trust: nothing that they write later becomes matchable.
+
+    Pages of an outdated version, and pages that are too old, are not found although they are
+    registered. What is too old and unused gives way when somebody registers its equal.
     """
 
     def __init__(self, spec: CacheSpec, pools: Sequence[Pool]) -> None:
@@ -48,6 +68,7 @@ class PrefixIndex:
         self._digests = PageDigests(spec.identity, spec.page_tokens)
         self._windows = [group.window for group in spec.groups]
         self._indexes = [pool.index for pool in pools]
+        self._versions = Versions()
         self._unfinished: dict[int, _StepLog] = {}
         self._complete = 0  # steps count from 1
 
@@ -62,49 +83,102 @@ class PrefixIndex:
         """
         size = self._spec.page_tokens
         most = min(limit, len(prefix.tokens)) // size
-        if most < 1 or not self._spec.prefix:
+        if most < 1 or not self._spec.prefix or self._versions.is_outdated(prefix):
             return 0, ()
         digests = self._digests.of(prefix, most)
-        length = longest_match(self._indexes, self._windows, digests, most, size)
+        ready, found = self._longest(self._indexes, digests, most)
+        if prefix.scope.ttl_s < inf or any(pool.timed for pool in self._pools):
+            now = self._spec.now()
+            oldest = now - prefix.scope.ttl_s
+            # Mostly all are fresh: a look at each is a tenth of asking `_Fresh` for each.
+            if any(
+                one.expires_s <= now or one.created_s <= oldest for pages in found for one in pages
+            ):
+                fresh = [_Fresh(index, now, prefix.scope.ttl_s) for index in self._indexes]
+                ready, found = self._longest(fresh, digests, most)
+        return ready, found
+
+    def _longest(
+        self, held: Sequence[Container[bytes]], digests: list[bytes], most: int
+    ) -> tuple[int, tuple[list[CachedPage], ...]]:
+        size = self._spec.page_tokens
+        length = longest_match(held, self._windows, digests, most, size)
         pages = tuple(
             [index[one] for one in digests[passed_pages(length * size, window, size) : length]]
             for index, window in zip(self._indexes, self._windows, strict=True)
         )
         return length * size, pages
 
-    def register(self, tables: PageTables, full: int, step: int) -> list[int]:
+    def see(self, prefix: Prefix, requests: Iterable[PageTables]) -> bool:
+        """Note that a request is opened; True if that outdates pages of its namespace.
+
+        Args:
+            prefix: Of the request.
+            requests: All that are open. Those of older versions write nothing matchable any more.
+        """
+        if not self._versions.see(prefix):
+            return False
+        for pool in self._pools:
+            pool.generations.outdate(namespace_key(prefix), prefix.scope.version)
+        for tables in requests:
+            tables.trusted &= not self._versions.is_outdated(tables.prefix)
+        return True
+
+    def is_outdated(self, prefix: Prefix) -> bool:
+        """Whether a newer version of the prefix's namespace was seen."""
+        return self._versions.is_outdated(prefix)
+
+    def register(
+        self, tables: PageTables, full: int, step: int
+    ) -> tuple[Sequence[int], Sequence[int]]:
         """Make the pages of a request up to `full` matchable, as written by `step`.
 
-        A page whose equal is registered is left alone: nothing is remapped.
+        A page whose equal is registered is left alone: nothing is remapped. Only if the equal is
+        too old and nobody holds it, it is replaced.
 
         Returns:
-            How many became matchable, for each pool.
+            How many became matchable, and how many were replaced, for each pool.
         """
         if full <= tables.considered or not tables.trusted or not self._spec.prefix:
-            return []
+            return (), ()
         log = _StepLog()
         if step > self._complete:
             log = self._unfinished.setdefault(step, log)
         log.writers.append(tables)
         digests = self._digests.of(tables.prefix, full)
-        now = self._spec.now()
-        stored = [0] * len(self._pools)
+        now, scope = self._spec.now(), tables.prefix.scope
+        stored, replaced = [0] * len(self._pools), [0] * len(self._pools)
         for group, pool in enumerate(self._pools):
             table = tables.groups[group]
             for place in range(tables.considered, full):
                 page, digest = table[place], digests[place]
-                if page == NULL_PAGE or digest in pool.index:
+                if page == NULL_PAGE:
                     continue
-                pool.register(self._cached(tables, page, place, digests, now))
+                equal = pool.index.get(digest)
+                if equal is not None:
+                    if equal.is_fresh(now, scope.ttl_s) or pool.holders[equal.page]:
+                        continue
+                    pool.unregister(equal)
+                    replaced[group] += 1
+                self._add(pool, self._cached(tables, page, place, digests, now), tables.prefix)
                 log.digests.add(digest)
                 stored[group] += 1
         tables.considered = full
-        return stored
+        return stored, replaced
+
+    @staticmethod
+    def _add(pool: Pool, cached: CachedPage, prefix: Prefix) -> None:
+        pool.register(cached)
+        if prefix.scope.namespace:
+            pool.generations.add(cached, namespace_key(prefix), prefix.scope.version)
 
     def _cached(
         self, tables: PageTables, page: int, place: int, digests: list[bytes], now: float
     ) -> CachedPage:
+        until_s = now + tables.prefix.scope.ttl_s
         return CachedPage(
+            expires_s=until_s,
+            until_s=until_s,
             depth=place * self._spec.page_tokens,
             created_s=now,
             touched_s=now,

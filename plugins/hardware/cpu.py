@@ -99,6 +99,10 @@ class CpuBackend(HardwareBackend):
         """Return a copy: the next step may write to the tensor."""
         return tensor.clone()
 
+    def host_memory(self, size: int) -> torch.Tensor:
+        """Return plain memory."""
+        return torch.empty(size, dtype=torch.uint8)
+
     def capture(self, function: Callable[[], Outputs]) -> Recording:
         """Keep the function: a CPU has no graphs."""
         return Repeated(function)
@@ -131,6 +135,13 @@ class HostEvent:
         """Nothing to mark."""
 
     def wait(self) -> None:
+        """Nothing to wait for."""
+
+    def reached(self) -> bool:
+        """Return True: what was asked for is done."""
+        return True
+
+    def join(self) -> None:
         """Nothing to wait for."""
 
 

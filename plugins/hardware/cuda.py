@@ -142,6 +142,10 @@ class CudaBackend(HardwareBackend):
         host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
         return host.copy_(tensor, non_blocking=True)
 
+    def host_memory(self, size: int) -> torch.Tensor:
+        """Return pinned memory; torch takes it in powers of two."""
+        return torch.empty(size, dtype=torch.uint8, pin_memory=True)
+
     def capture(self, function: Callable[[], Outputs]) -> CudaRecording:
         """Warm a function up on a side stream and record it in a graph.
 
@@ -221,6 +225,15 @@ class CudaEvent:
     def wait(self) -> None:
         """See `Event.wait`."""
         self._event.synchronize()
+
+    def reached(self) -> bool:
+        """See `Event.reached`."""
+        is_reached: bool = self._event.query()
+        return is_reached
+
+    def join(self) -> None:
+        """See `Event.join`."""
+        self._event.wait()
 
 
 def _has_triton() -> bool:

@@ -69,6 +69,9 @@ workloads:
         middle = runs[rates.index(statistics.median_low(rates))]
         report: dict[str, Any] = {
             **middle.summary(),
+            "cache": middle.cache.summary(
+                [one.total for one in composed.engine.usage()], composed.info.page_bytes
+            ),
             "workload": args.workload,
             "seed": args.seed,
             "repeats": [round(rate, 2) for rate in rates],
@@ -82,5 +85,9 @@ workloads:
 
 
 def _table(report: dict[str, Any]) -> str:
-    lines = [f"{name:10} {value}" for name, value in report.items() if value is not None]
-    return "\n".join(lines)
+    cache = dict(report["cache"])
+    for number, pool in enumerate(cache.pop("pools")):
+        most, size = pool["most_bytes_in_use"] / 2**20, pool["bytes"] / 2**20
+        cache[f"pool {number}"] = f"{most:.1f} of {size:.1f} MiB in use at most"
+    flat = {**report, "cache": None, **cache}
+    return "\n".join(f"{name:13} {value}" for name, value in flat.items() if value is not None)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from camshaft.errors import CamshaftError
 from camshaft.request import Request, SamplingParams, TokenSpan
+
+from .cache_use import CacheUse, CacheWatch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -45,6 +47,7 @@ class Measurement:
         ttft_ms: Of each request.
         tpot_ms: Mean time per later token, of each request with more than one.
         answers: Token ids of each request.
+        cache: What the cache did.
     """
 
     seconds: float
@@ -54,6 +57,7 @@ class Measurement:
     ttft_ms: tuple[float, ...]
     tpot_ms: tuple[float, ...]
     answers: tuple[tuple[int, ...], ...] = ()
+    cache: CacheUse = field(default_factory=CacheUse)
 
     def summary(self) -> dict[str, object]:
         """Return the figures that `engine bench --json` prints."""
@@ -78,14 +82,16 @@ def measure(engine: Engine, jobs: Sequence[Job]) -> Measurement:
         CamshaftError: A request did not get its tokens.
     """
     engine.reset_cache()
+    watch = CacheWatch(engine)
     turns: list[tuple[float, list[RequestOutput]]] = []
     start = time.perf_counter()
     submit(engine, jobs)
     while engine.has_work:
         outputs = engine.step()
         turns.append((time.perf_counter() - start, outputs))
+        watch.turn()
     seconds = time.perf_counter() - start
-    return _measurement(jobs, _answers(turns, len(jobs)), seconds)
+    return replace(_measurement(jobs, _answers(turns, len(jobs)), seconds), cache=watch.use())
 
 
 def submit(engine: Engine, jobs: Sequence[Job]) -> None:

@@ -79,13 +79,14 @@ def _add_operations(app: FastAPI, service: Service) -> None:
 
     @app.get("/metrics")
     async def metrics() -> Response:
-        snapshot = None
+        snapshot, page_bytes = None, tuple[int, ...]()
         if service.client.healthy:
             try:
                 snapshot = await service.client.snapshot()
+                page_bytes = service.client.info.page_bytes
             except TimeoutError:
                 return error_response(RequestError("the engine does not answer", status=503))
-        return Response(service.metrics.text(snapshot), media_type=CONTENT_TYPE_LATEST)
+        return Response(service.metrics.text(snapshot, page_bytes), media_type=CONTENT_TYPE_LATEST)
 
 
 def _model(service: Service) -> Model:

@@ -14,7 +14,7 @@ from camshaft.generate.check import RANGES, check_range
 from .body import read_object
 from .events import answer
 from .fields import ChatFields, parse_fields
-from .params import check_call, sampling_params
+from .params import cache_scope, check_call, sampling_params
 from .wire import (
     ChatChoice,
     ChatChunk,
@@ -69,6 +69,7 @@ async def chat(service: Service, request: Request) -> Response:
         params=params,
         n=fields.n,
         salt=fields.cache_salt,
+        scope=cache_scope(fields),
         priority=fields.priority,
     )
     writer = ChatWriter(fields, service)

@@ -12,7 +12,7 @@ from camshaft.generate import Call, split_prompts
 from .body import read_object
 from .events import answer
 from .fields import CompletionFields, parse_fields
-from .params import check_call, sampling_params
+from .params import cache_scope, check_call, sampling_params
 from .wire import Completion, CompletionChoice, CompletionLogprobs, Usage
 
 if TYPE_CHECKING:
@@ -47,6 +47,7 @@ async def complete(service: Service, request: Request) -> Response:
         params=params,
         n=fields.n,
         salt=fields.cache_salt,
+        scope=cache_scope(fields),
         priority=fields.priority,
     )
     writer = CompletionWriter(fields, service)

@@ -52,6 +52,20 @@ class StreamOptions(BaseModel):
     include_obfuscation: bool = False  # padding against eavesdroppers: none is ever added here
 
 
+class CacheFields(BaseModel):
+    """Where and for how long pages are cached."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    namespace: str
+    version: int = 0
+    ttl_s: float | None = None
+
+
+PARTS = frozenset({*StreamOptions.model_fields, *CacheFields.model_fields})
+"""Fields of fields: a refusal names them as `field.part`."""
+
+
 class Fields(BaseModel):
     """What completions and chat share. Types only: ranges are those of `check_params`."""
 
@@ -81,6 +95,7 @@ class Fields(BaseModel):
     include_stop_str_in_output: bool = False
     return_token_ids: bool = False
     cache_salt: str = ""
+    cache: CacheFields | None = None
     priority: int = 0
     request_id: str | None = None
 
@@ -146,9 +161,15 @@ def _refusal(error: ValidationError) -> RequestError:
     details = error.errors(include_url=False, include_input=False, include_context=False)
     name = str(details[0]["loc"][0])
     ours = [one for one in details if one["loc"][0] == name]
-    places = [step for step in ours[0]["loc"][1:] if isinstance(step, int)]
-    where = name + "".join(f"[{place}]" for place in places)
+    steps = ours[0]["loc"][1:]
+    where = name + "".join(
+        f"[{step}]" if isinstance(step, int) else f".{step}"
+        for step in steps
+        if isinstance(step, int) or step in PARTS
+    )
     if ours[0]["type"] == "missing":
-        return RequestError(f"{name} is missing", param=name)
+        return RequestError(f"{where} is missing", param=name)
+    if ours[0]["type"] == "extra_forbidden":
+        return RequestError(f"{name} has no field '{str(steps[-1])[:100]}'", param=name)
     texts = dict.fromkeys(one["msg"].removeprefix("Input ") for one in ours[:3])
     return RequestError(f"{where} {' or '.join(texts)}"[:500], param=name)

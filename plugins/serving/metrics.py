@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, generate_la
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from prometheus_client.core import Metric
 
@@ -34,6 +34,7 @@ COUNTERS = {
 BY_LABEL = {
     "finished": ("requests_finished", "reason", "Requests ended, by reason."),
     "preemptions": ("preemptions", "cause", "Preemptions, by cause."),
+    "evictions": ("kv_evicted_pages", "reason", "Pages that the cache lost, by reason."),
 }
 """Counters of the engine that have a label."""
 
@@ -45,6 +46,7 @@ class Metrics:
 
     def __init__(self) -> None:
         self._snapshot: Snapshot | None = None
+        self._page_bytes: Sequence[int] = ()
         self._registry = CollectorRegistry()
         self._registry.register(_Engine(self))
         self.http = Counter(
@@ -62,13 +64,14 @@ class Metrics:
             f"camshaft_{name}_seconds", text, buckets=_SECONDS, registry=self._registry
         )
 
-    def text(self, snapshot: Snapshot | None) -> bytes:
+    def text(self, snapshot: Snapshot | None, page_bytes: Sequence[int]) -> bytes:
         """Return all metrics in Prometheus' text form.
 
         Args:
             snapshot: Of the engine; None when it does not answer.
+            page_bytes: Of a page of each of its pools; not looked at when it does not answer.
         """
-        self._snapshot = snapshot
+        self._snapshot, self._page_bytes = snapshot, page_bytes
         return generate_latest(self._registry)
 
     def engine_metrics(self) -> Iterator[Metric]:
@@ -87,6 +90,7 @@ class Metrics:
                 family.add_metric([value], count)
             yield family
         yield from _gauges(snapshot)
+        yield from _pools(snapshot, self._page_bytes)
 
 
 def _gauges(snapshot: Snapshot) -> Iterator[Metric]:
@@ -98,15 +102,32 @@ def _gauges(snapshot: Snapshot) -> Iterator[Metric]:
             snapshot.counters["most_in_flight"],
             "Most steps in flight so far.",
         ),
+        (
+            "prefix_hit_ratio",
+            snapshot.counters["cached_tokens"] / max(1, snapshot.counters["prompt_tokens"]),
+            "Share of all prompt tokens so far that the cache served.",
+        ),
+        (
+            "kv_unused_tokens",
+            snapshot.unused_tokens,
+            "Tokens that running requests have pages for and have not computed: fragmentation.",
+        ),
     ):
         yield GaugeMetricFamily(f"camshaft_{name}", text, value=value)
+
+
+def _pools(snapshot: Snapshot, page_bytes: Sequence[int]) -> Iterator[Metric]:
+    labels = ["pool", "state"]
     pages = GaugeMetricFamily(
-        "camshaft_kv_pages", "Pages of the cache, by pool and state.", labels=["pool", "state"]
+        "camshaft_kv_pages", "Pages of the cache, by pool and state.", labels=labels
     )
-    for pool, usage in enumerate(snapshot.pools):
+    held = GaugeMetricFamily("camshaft_kv_bytes", "The same in bytes.", labels=labels)
+    for pool, (usage, size) in enumerate(zip(snapshot.pools, page_bytes, strict=True)):
         for state in ("free", "evictable", "in_use", "pinned"):
-            pages.add_metric([str(pool), state], getattr(usage, state))
-    yield pages
+            count = getattr(usage, state)
+            pages.add_metric([str(pool), state], count)
+            held.add_metric([str(pool), state], count * size)
+    yield from (pages, held)
 
 
 class _Engine:

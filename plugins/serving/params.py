@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import TYPE_CHECKING
 
 from camshaft.errors import RequestError
-from camshaft.generate import check_params
+from camshaft.generate import check_name, check_params, check_scope
 from camshaft.generate.check import Range, check_range
-from camshaft.request import SamplingParams
+from camshaft.request import EVERYWHERE, CacheScope, SamplingParams
 
 if TYPE_CHECKING:
     from camshaft.generate import Prompter
@@ -19,7 +20,6 @@ MOST_CHOICES = 128
 PRIORITY = Range(-(2**31), 2**31 - 1)
 _REQUEST_ID = re.compile(r"[\w.:-]{1,128}", re.ASCII)
 _TOKEN_ID = re.compile(r"\d{1,10}", re.ASCII)
-_LONGEST_SALT = 256
 
 
 def sampling_params(
@@ -69,14 +69,27 @@ def check_call(fields: Fields) -> None:
     """
     check_range("n", fields.n, Range(1, MOST_CHOICES))
     check_range("priority", fields.priority, PRIORITY)
-    if len(fields.cache_salt) > _LONGEST_SALT:
-        raise RequestError(
-            f"cache_salt is longer than {_LONGEST_SALT} characters", param="cache_salt"
-        )
+    check_name("cache_salt", fields.cache_salt)
     if fields.request_id is not None and not _REQUEST_ID.fullmatch(fields.request_id):
         raise RequestError(
             "request_id must be 1 to 128 letters, digits and _ . : -", param="request_id"
         )
+
+
+def cache_scope(fields: Fields) -> CacheScope:
+    """Return the checked scope of a request's cached pages.
+
+    Raises:
+        RequestError: Names the part.
+    """
+    if fields.cache is None:
+        return EVERYWHERE
+    ttl_s = math.inf if fields.cache.ttl_s is None else fields.cache.ttl_s
+    scope = CacheScope(fields.cache.namespace, fields.cache.version, ttl_s)
+    if not scope.namespace:
+        raise RequestError("cache.namespace is empty", param="cache")
+    check_scope(scope)
+    return scope
 
 
 def _bias(given: dict[str, float]) -> dict[int, float]:
