@@ -23,6 +23,7 @@ CASES = {
     "PFX-01": "a prompt that is wholly cached computes its last token",
     "PFX-03": "near-duplicates of cached prompts do not collide",
     "PFX-05": "generated tokens are cached for the next turn",
+    "PFX-06": "what was computed behind a stop string is not cached",
     "PRE-01": "preempted requests lose and repeat nothing",
     "PRE-02": "a prefix hit after preemption changes what is scheduled, not what is answered",
     "ABT-01": "clients that go away free everything",

@@ -55,7 +55,9 @@ def test_a_shipped_recipe_is_drawn_with_the_plugins_that_are_shipped(
 
 
 def test_these_recipes_are_shipped() -> None:
-    assert {"quickstart", "reference", "toy", "cuda"} <= {path.stem for path in RECIPES}
+    assert {"quickstart", "reference", "toy", "cuda", "radix", "token_table"} <= {
+        path.stem for path in RECIPES
+    }
 
 
 def test_the_recipe_for_cuda_takes_its_weights_from_the_environment_or_the_package() -> None:

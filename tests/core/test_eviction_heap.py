@@ -143,6 +143,20 @@ def test_expired_entries_go_first_by_their_time() -> None:
     assert drain(heap) == "cb"
 
 
+def test_the_first_can_be_looked_at_and_evicted_whatever_the_time() -> None:
+    clock = Clock()
+    a, b = entry("a", 1), entry("b", 9, 10.0)
+    heap = heap_of(a, b, clock=clock)
+    assert (heap.first(), len(heap)) == (a, 2)
+    clock.seconds = 10.0
+    heap.evict(a)
+    assert (heap.first(), heap.first(), len(heap)) == (b, b, 1)
+    assert heap.pop() is b
+    assert heap.first() is None
+    with pytest.raises(KeyError):
+        heap.evict(b)
+
+
 def test_a_later_expiry_counts_from_the_next_touch() -> None:
     clock = Clock()
     a = entry("a", 9, 10.0)
@@ -214,3 +228,25 @@ def test_it_evicts_what_a_search_would(seed: int) -> None:
             assert gone in expired if expired else gone.memo["worth"] == least
             unused.remove(gone)
         assert len(heap) == len(unused)
+
+
+def test_a_policy_is_told_whether_its_key_or_something_else_made_an_entry_go() -> None:
+    class Teller(ByWorth):
+        def on_discard(self, entry: Entry) -> None:
+            self.told.append(("discard", entry.memo["name"]))
+
+    policy, clock = Teller(), Clock()
+    heap: EvictionHeap[Entry] = EvictionHeap(policy, clock)
+    entries = [entry("a", 3, expires_s=5.0), entry("b", 1), entry("c", 2)]
+    for one in entries:
+        heap.insert(one)
+    clock.seconds = 5.0
+    assert drain(heap) == "abc"
+    heap.insert(entries[1])
+    heap.discard(entries[1])
+    assert [what for what in policy.told if what[0] != "insert"] == [
+        ("discard", "a"),
+        ("evict", "b"),
+        ("evict", "c"),
+        ("discard", "b"),
+    ]

@@ -103,6 +103,7 @@ def test_endpoints_are_listed(service: Service) -> None:
 
 def test_metrics_are_listed(service: Service) -> None:
     snapshot = asyncio.run(service.client.snapshot())
-    families = text_string_to_metric_families(service.metrics.text(snapshot).decode())
+    text = service.metrics.text(snapshot, service.client.info.page_bytes)
+    families = text_string_to_metric_families(text.decode())
     names = {family.name for family in families if not family.name.endswith("_created")}
     assert set(re.findall(r"`(camshaft_\w+)`", PAGE)) == names

@@ -137,6 +137,15 @@ def test_check_can_show_each_value_with_its_origin(monkeypatch, capsys) -> None:
     assert "cache.eviction.use = 'lru'  (default)\n" in said
 
 
+@pytest.mark.parametrize(("form", "size", "fit"), [("none", 256, 8176), ("int4", 64, 32752)])
+def test_check_shows_how_many_tokens_fit(monkeypatch, capsys, form, size, fit) -> None:
+    monkeypatch.delenv("CAMSHAFT_DISABLE")
+    words = ["--set", f"quant.kv={form}", "--set", "cache.memory=2MiB"]
+    assert main(["check", str(WORKING), "--show", *words]) == 0
+    said = capsys.readouterr().out
+    assert f"keys and values: {size} bytes a token, cache.memory holds {fit} tokens\n" in said
+
+
 def test_check_finds_parts_that_do_not_fit_each_other_or_the_machine(monkeypatch, capsys) -> None:
     monkeypatch.delenv("CAMSHAFT_DISABLE")
     words = ["--set", "attention.use=sdpa", "--set", "model.dtype=float16"]

@@ -22,6 +22,7 @@ from camshaft.plugins.cache.components import PagedSettings
 from camshaft.plugins.cache.digests import PageDigests
 from camshaft.plugins.cache.paged import Paged
 from camshaft.plugins.cache.pool import CachedPage
+from camshaft.request import CacheScope
 from camshaft.testing.cache import KVManagerContract
 from camshaft.testing.rejects import contract_methods, failures
 
@@ -52,6 +53,58 @@ class IgnoresAdapter(IgnoresSalt):
     class Digests(PageDigests):
         def root(self, prefix: Prefix) -> bytes:
             return super().root(Prefix([], prefix.salt))
+
+
+class IgnoresVersions(IgnoresSalt):
+    class Digests(PageDigests):
+        def root(self, prefix: Prefix) -> bytes:
+            scope = CacheScope(prefix.scope.namespace, 1)
+            return super().root(replace(prefix, scope=scope))
+
+
+class ServesOldVersions(Sound):
+    def __init__(self, spec: CacheSpec) -> None:
+        super().__init__(spec)
+        self.index._versions.is_outdated = lambda prefix: False  # type: ignore[method-assign]
+
+
+class KeepsOldVersions(Sound):
+    def __init__(self, spec: CacheSpec) -> None:
+        super().__init__(spec)
+        for pool in self.pools:
+            pool.generations.outdate = lambda key, newest: None  # type: ignore[method-assign]
+
+
+class MixesVersionsOfTenants(Sound):
+    def _open(
+        self, uid: int, prefix: Prefix, tokens: int, hit: Hit | None
+    ) -> Delta | Wait | NoSpace:
+        for salt in ("", "a", "b"):
+            self.index.see(replace(prefix, salt=salt, memo={}), self.requests.values())
+        return super()._open(uid, prefix, tokens, hit)
+
+
+class ServesForEver(Sound):
+    def match(self, prefix: Prefix, limit: int) -> Hit:
+        for pool in self.pools:
+            pool.timed = False
+        return super().match(prefix, limit)
+
+
+class IgnoresWhoIsAsking(Sound):
+    def match(self, prefix: Prefix, limit: int) -> Hit:
+        scope = CacheScope(prefix.scope.namespace, prefix.scope.version)
+        return super().match(replace(prefix, scope=scope, memo={}), limit)
+
+
+class ForgetsOnlyLater(Sound):
+    def _open(
+        self, uid: int, prefix: Prefix, tokens: int, hit: Hit | None
+    ) -> Delta | Wait | NoSpace:
+        before = self.epoch
+        result = super()._open(uid, prefix, tokens, hit)
+        self.epoch = before
+        return result
 
 
 class HashesSums(IgnoresSalt):
@@ -224,6 +277,13 @@ FAULTS: dict[type[Sound], str] = {
     ForgetsFences: "test_freed_pages_wait_for_their_step",
     IgnoresSalt: "test_salts_do_not_share",
     IgnoresAdapter: "test_adapters_do_not_share",
+    IgnoresVersions: "test_namespaces_and_versions_do_not_share",
+    ServesOldVersions: "test_a_newer_version_makes_older_pages_unreachable",
+    KeepsOldVersions: "test_older_pages_are_evicted_first",
+    MixesVersionsOfTenants: "test_versions_of_another_salt_do_not_count",
+    ServesForEver: "test_pages_are_not_served_for_longer_than_their_writer_said",
+    IgnoresWhoIsAsking: "test_who_wants_young_pages_is_served_no_others",
+    ForgetsOnlyLater: "test_a_newer_version_makes_older_pages_unreachable",
     HashesSums: "test_near_duplicates_do_not_collide",
     HashesPagesAlone: "test_a_page_is_found_only_behind_the_same_pages",
     SharesItsMemo: "test_managers_of_different_identity_do_not_share_a_memo",
@@ -249,8 +309,12 @@ FAULTS: dict[type[Sound], str] = {
 }
 
 
-# Random use knows one manager and never frees twice; and who gives up nothing harms nobody.
-NOT_AT_RANDOM = {SharesItsMemo, FreesTwice, NeverGivesUp}
+# Random use knows one manager, never frees twice, and does not ask how old a page is; and who gives
+# up nothing, or too much, harms nobody.
+NOT_AT_RANDOM = {
+    SharesItsMemo, FreesTwice, NeverGivesUp, KeepsOldVersions, MixesVersionsOfTenants,
+    ServesForEver, IgnoresWhoIsAsking, ForgetsOnlyLater,
+}  # fmt: skip
 
 
 def contract_of(manager: type[Sound]) -> type[KVManagerContract]:

@@ -61,6 +61,34 @@ class ForgetsWhatItEvicted(LeastRecent):
         raise KeyError(entry.depth)
 
 
+class LearnsFromWhatIsVoid(LeastRecent):
+    lost = 0
+
+    def on_discard(self, entry: Entry) -> None:
+        self.lost += 1
+
+    def key(self, entry: Entry) -> tuple[float, int]:
+        return entry.touched_s * (-1) ** self.lost, -entry.depth
+
+
+class KeepsForEver(LeastRecent):
+    def on_insert(self, entry: Entry) -> None:
+        entry.expires_s = float("inf")
+
+
+class RenewsOnUse(LeastRecent):
+    def on_touch(self, entry: Entry) -> None:
+        entry.expires_s = entry.touched_s + 60.0
+
+
+class NeverLetsGo(LeastRecent):
+    def __init__(self) -> None:
+        self.entries: list[Entry] = []
+
+    def on_insert(self, entry: Entry) -> None:
+        self.entries.append(entry)
+
+
 FAULTS: dict[type[EvictionPolicy], str] = {
     AsksTheClock: "test_asking_for_a_key_does_not_change_it",
     RanksAgainstTheNewest: "test_a_key_changes_only_in_calls_for_its_own_entry",
@@ -68,6 +96,10 @@ FAULTS: dict[type[EvictionPolicy], str] = {
     CannotCompare: "test_any_two_keys_can_be_compared",
     HasNoOrder: "test_any_two_keys_can_be_compared",
     ShallowFirst: "test_of_equal_entries_the_deeper_does_not_stay_longer",
+    LearnsFromWhatIsVoid: "test_a_key_changes_only_in_calls_for_its_own_entry",
+    KeepsForEver: "test_an_expiry_is_never_put_off",
+    RenewsOnUse: "test_an_expiry_is_never_put_off",
+    NeverLetsGo: "test_what_is_gone_is_let_go",
     ForgetsWhatItEvicted: "test_the_lowest_key_goes_first_whatever_happened",
 }
 

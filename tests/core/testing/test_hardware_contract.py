@@ -21,6 +21,12 @@ class Happened:
     def wait(self):
         pass
 
+    def reached(self):
+        return True
+
+    def join(self):
+        pass
+
 
 class Alone:
     rank, size = 0, 1
@@ -81,6 +87,9 @@ class Device(HardwareBackend):
 
     def to_host(self, tensor):
         return tensor.clone()
+
+    def host_memory(self, size):
+        return torch.empty(size, dtype=torch.uint8)
 
     def capture(self, function):
         return Again(function)
@@ -200,6 +209,20 @@ class NoCopy(Device):
         return tensor
 
 
+class NeverThere(Device):
+    def event(self):
+        event = Happened()
+        event.reached = lambda: False  # type: ignore[method-assign]
+        return event
+
+
+class OneHostRegion(Device):
+    room = torch.empty(256, dtype=torch.uint8)
+
+    def host_memory(self, size):
+        return self.room[:size]
+
+
 class CapturedOnce(Device):
     def capture(self, function):
         results = function()
@@ -256,6 +279,8 @@ class SumsTwice(Device):
         (Swapped, "test_pages_are_copied_to_the_bit"),
         (Late, "test_copies_happen_in_stream_order"),
         (NoCopy, "test_a_host_copy_does_not_follow_the_tensor"),
+        (NeverThere, "test_a_mark_that_was_waited_for_is_reached"),
+        (OneHostRegion, "test_host_memory_goes_to_the_device_and_back"),
         (CapturedOnce, "test_a_capture_replays_on_what_the_buffers_hold_now"),
         (ReplaysOnce, "test_a_capture_replays_on_what_the_buffers_hold_now"),
         (KeepsNoResults, "test_the_results_of_a_capture_can_be_read_and_shared"),

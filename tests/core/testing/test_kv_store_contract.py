@@ -51,6 +51,10 @@ class Memory(KVStore):
             into[:] = page
             return True
 
+    def discard(self, digest):
+        with self.lock:
+            self.drop(digest)
+
     def used_bytes(self):
         return self.used
 
@@ -185,6 +189,21 @@ class FirstBytes(Memory):
         return super().contains([one[:1] * 16 for one in digests])
 
 
+class KeepsWhatIsDiscarded(Memory):
+    def discard(self, digest):
+        pass
+
+
+class RaisesOnDiscard(Memory):
+    def discard(self, digest):
+        self.used -= len(self.pages.pop(digest)[1])
+
+
+class CountsWhatIsHeld(Memory):
+    def counters(self):
+        return {"pages": len(self.pages), "room": self.most - self.used}
+
+
 class OneBuffer(Memory):
     """Every thread assembles its page in the same buffer."""
 
@@ -216,6 +235,9 @@ class OneBuffer(Memory):
         (HasItAlready, "test_a_damaged_page_can_be_put_again"),
         (StaleIndex, "test_what_is_held_and_what_is_found_agree"),
         (FirstBytes, "test_what_is_held_and_what_is_found_agree"),
+        (KeepsWhatIsDiscarded, "test_a_discarded_page_is_a_miss"),
+        (RaisesOnDiscard, "test_a_discarded_page_is_a_miss"),
+        (CountsWhatIsHeld, "test_counters_never_fall"),
         (OneBuffer, "test_many_threads_may_use_it"),
     ],
 )

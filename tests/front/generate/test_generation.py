@@ -12,7 +12,7 @@ import pytest
 from camshaft.client import LocalClient
 from camshaft.errors import RequestError
 from camshaft.generate import Call, Generation
-from camshaft.request import Request, SamplingParams
+from camshaft.request import CacheScope, Request, SamplingParams
 from camshaft.testing.scripted import ScriptedEngine, ScriptError, Traits, letters
 from camshaft.testing.text import byte_tokenizer
 
@@ -127,7 +127,9 @@ async def test_prompt_salt_and_priority_reach_the_engine(
     client: LocalClient, engine: ScriptedEngine
 ) -> None:
     params = SamplingParams(max_tokens=1)
-    call = Call(prompts=[[5, 6]], params=params, salt="tenant", priority=-3)
+    scope = CacheScope("news", 4, 60.0)
+    call = Call(prompts=[[5, 6]], params=params, salt="tenant", scope=scope, priority=-3)
     await Generation(client, byte_tokenizer(), call).choices()
     [request] = engine.submitted
     assert (request.prompt_ids, request.salt, request.priority) == ([5, 6], "tenant", -3)
+    assert request.scope == scope

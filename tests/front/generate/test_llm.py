@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from camshaft.client import LocalClient
 from camshaft.errors import RequestError
 from camshaft.generate.llm import LLM
-from camshaft.request import Request, SamplingParams
+from camshaft.request import CacheScope, Request, SamplingParams
 from camshaft.testing.scripted import ScriptedEngine, Traits
 from camshaft.testing.text import byte_text
 
@@ -54,6 +55,20 @@ def test_what_does_not_fit_is_refused_by_name(llm: LLM) -> None:
         llm.generate("")
     with pytest.raises(RequestError, match="temperature must be at least 0"):
         llm.generate("a", SamplingParams(max_tokens=1, temperature=-1))
+
+
+def test_pages_are_shared_under_the_same_salt_and_scope(llm: LLM) -> None:
+    def cached(**where: Any) -> int:
+        [answer] = llm.generate([list(range(40))], GREEDY, **where)
+        return answer.usage.cached_tokens
+
+    news = CacheScope("news", 1)
+    hits = [cached(), cached(), cached(salt="a"), cached(scope=news), cached(scope=news)]
+    assert hits == [0, 32, 0, 0, 32]
+    with pytest.raises(RequestError, match=r"cache\.ttl_s must be above 0, not -1"):
+        cached(scope=CacheScope("news", 1, -1.0))
+    with pytest.raises(RequestError, match="a version and a time to live belong to a namespace"):
+        cached(scope=CacheScope(version=2))
 
 
 async def test_deltas_come_as_an_asynchronous_iteration(llm: LLM) -> None:

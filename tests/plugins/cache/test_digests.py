@@ -6,6 +6,7 @@ import pytest
 
 from camshaft.contracts.cache import Prefix
 from camshaft.plugins.cache.digests import PageDigests
+from camshaft.request import EVERYWHERE, CacheScope
 
 DIGESTS = PageDigests(b"model", 4)
 
@@ -52,6 +53,22 @@ def test_everything_that_isolates_changes_every_digest() -> None:
         ]
     ]
     assert len(set(pages)) == 8
+
+
+def test_namespace_and_version_change_every_digest_and_a_time_to_live_none() -> None:
+    def first(salt: str = "", scope: CacheScope = EVERYWHERE) -> bytes:
+        return DIGESTS.of(Prefix([1, 2, 3, 4], salt, scope=scope), 1)[0]
+
+    scopes = [CacheScope("a", 1), CacheScope("a", 2), CacheScope("ab", 1), CacheScope("a\0", 1)]
+    assert len({first(), first("a"), *map(first, [""] * 4, scopes), first("a", scopes[0])}) == 7
+    assert first(scope=CacheScope("a", 1, 60.0)) == first(scope=CacheScope("a", 1))
+
+
+def test_a_namespace_cannot_be_made_to_look_like_tokens() -> None:
+    # As bytes, version 7 and this name are the page [7, 8, 9, 10] of somebody without a namespace.
+    name = b"".join(token.to_bytes(8, "little") for token in (8, 9, 10)).decode()
+    plain = DIGESTS.of(Prefix([7, 8, 9, 10, 1, 2, 3, 4]), 2)
+    assert DIGESTS.of(Prefix([1, 2, 3, 4], scope=CacheScope(name, 7)), 1)[0] not in plain
 
 
 def test_PFX_03_a_hundred_thousand_near_duplicates_do_not_collide() -> None:

@@ -12,6 +12,9 @@ import pytest
 from camshaft.cli import main
 
 TOY = str(Path(__file__).parents[3] / "recipes" / "toy.yaml")
+ROOM = (
+    "--set", "model.config.max_position_embeddings=4096", "--set", "cache.memory=1MiB",
+)  # fmt: skip
 HOST = ("--set", "engine.executor=null", "--set", "engine.debug=false")
 
 
@@ -31,6 +34,7 @@ def test_json_is_one_object_with_the_documented_fields(capsys) -> None:
         "in_tok_s": float,
         "ttft_ms": dict,
         "tpot_ms": dict,
+        "cache": dict,
         "workload": str,
         "seed": int,
         "repeats": list,
@@ -43,6 +47,22 @@ def test_json_is_one_object_with_the_documented_fields(capsys) -> None:
     assert set(report["ttft_ms"]) == set(report["tpot_ms"]) == {"p50", "p99"}
     assert (report["recipe"], report["model"], report["workload"]) == (TOY, "toy", "cpu-batch8")
     assert report["engine"].startswith("camshaft 0.")
+
+
+def test_hits_evictions_fragmentation_and_bytes_of_the_cache_are_told(capsys) -> None:
+    report = bench(capsys, "--workload", "shared", *HOST, *ROOM)
+    cache = report["cache"]
+    assert set(cache) == {
+        "hit_tokens", "hit_rate", "evicted_pages", "preemptions", "unused_tokens", "pools",
+    }  # fmt: skip
+    # 8 begin together; all others find the 2,048 tokens in common
+    assert 2048 * 200 < cache["hit_tokens"] < 2048 * 256
+    assert cache["hit_rate"] == round(cache["hit_tokens"] / report["n_in"], 4)
+    assert 0 < cache["unused_tokens"] < 8 * 64
+    assert cache["evicted_pages"]["space"] > 100
+    (pool,) = cache["pools"]
+    assert pool["bytes"] == 1023 * 1024
+    assert 512 * 1024 < pool["most_bytes_in_use"] <= pool["bytes"]
 
 
 def test_of_several_runs_the_one_in_the_middle_is_reported(capsys) -> None:

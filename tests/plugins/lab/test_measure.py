@@ -86,6 +86,21 @@ def test_each_run_starts_with_a_cold_cache_and_greedy_requests() -> None:
     assert {one.params.temperature for one in engine.submitted} == {0.0}
 
 
+def test_what_the_cache_did_is_told_of_this_run_alone() -> None:
+    engine = ScriptedEngine(traits=Traits(max_running=1))
+    engine.stats.evictions["space"] = engine.stats.preemptions["no_space"] = 7
+    engine.stats.prompt_tokens = engine.stats.cached_tokens = 1000
+    use = run(Job(PROMPT, 3), Job(PROMPT, 3), engine=engine).cache
+    assert (use.prompt_tokens, use.hit_tokens) == (100, 48)
+    assert (use.evicted_pages, use.preemptions) == ({}, {})
+    assert use.unused_tokens == 13.0  # seen after the first turn: 50 + 1 tokens in 4 pages of 16
+    assert use.most_in_use == (4,)
+    assert use.summary([10], [256])["hit_rate"] == 0.48
+    assert use.summary([10], [256])["pools"] == [
+        {"pages": 10, "bytes": 2560, "most_bytes_in_use": 1024}
+    ]
+
+
 def test_an_answer_that_is_cut_short_is_no_measurement() -> None:
     engine = ScriptedEngine(traits=Traits(room=54))
     with pytest.raises(CamshaftError, match=r"got 4 of 9 tokens.*model\.max_context"):

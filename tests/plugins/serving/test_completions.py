@@ -191,6 +191,16 @@ def test_a_salt_keeps_cached_pages_apart(server) -> None:
     assert [cached(salt) for salt in ("a", "a", "b", "b")] == [0, 32, 0, 32]
 
 
+def test_what_is_wrong_with_a_cache_scope_is_said(server) -> None:
+    def message(**cache: Any) -> Any:
+        return server.complete("a", cache=cache).json()["error"]["message"]
+
+    assert message(version=1) == "cache.namespace is missing"
+    assert message(namespace="n", ttl=1) == "cache has no field 'ttl'"
+    assert message(namespace="n", version="1") == "cache.version should be a valid integer"
+    assert message(namespace="n", ttl_s=-3) == "cache.ttl_s must be above 0, not -3"
+
+
 BAD = [
     ("temperature", -1), ("temperature", "hot"), ("temperature", 2.5), ("temperature", True),
     ("top_p", 0), ("top_p", -0.1), ("top_p", 1.5), ("min_p", 2), ("top_k", 0.01), ("top_k", -2),
@@ -204,6 +214,12 @@ BAD = [
     ("bad_words", [""]), ("bad_words", "x"), ("allowed_token_ids", []),
     ("allowed_token_ids", [999]), ("ignore_eos", "yes"), ("stream", 1), ("priority", 2**40),
     ("cache_salt", "s" * 300), ("request_id", "a\nb"), ("request_id", "x" * 10_000),
+    ("cache", {"version": 1}), ("cache", {"namespace": ""}), ("cache", {"namespace": "n" * 300}),
+    ("cache", {"namespace": 1}), ("cache", {"namespace": "n", "version": -1}),
+    ("cache", {"namespace": "n", "version": 1.5}), ("cache", {"namespace": "n", "version": "2"}),
+    ("cache", {"namespace": "n", "ttl_s": 0}), ("cache", {"namespace": "n", "ttl_s": -1}),
+    ("cache", {"namespace": "n", "ttl_s": True}), ("cache", {"namespace": "n", "ttl": 5}),
+    ("cache", "news"), ("cache", {"namespace": "n", "version": 2**63}),
     ("model", 5), ("stream_options", {"include_usage": True}),
 ]  # fmt: skip
 

@@ -89,6 +89,17 @@ def test_SRV_08_metrics_agree_with_what_was_answered(serve, until) -> None:
     assert all(again[key] >= value for key, value in found.items() if key[0].endswith("_total"))
 
 
+def test_pages_count_in_bytes_too_and_hits_as_a_share(serve) -> None:
+    server = serve(pages=10, page_tokens=4)
+    server.complete("0123456789", max_tokens=1)
+    server.complete("0123456789", max_tokens=1)  # 8 of its 10 tokens are cached
+    found = scrape(server)
+    assert found[("camshaft_prefix_hit_ratio",)] == 8 / 20
+    assert found["camshaft_kv_pages", "0", "free"] == 10
+    assert found["camshaft_kv_bytes", "0", "free"] == 10 * 4 * 8
+    assert found[("camshaft_kv_unused_tokens",)] == 0
+
+
 def test_every_counter_of_the_engine_is_exported() -> None:
     names = {one.name for one in fields(Stats)}
     assert names == {*COUNTERS, *BY_LABEL, "most_in_flight"}

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,11 @@ import pytest
 
 from camshaft.cli import main
 from camshaft.client import Boot, RemoteClient
+from camshaft.generate.answers import Delta
+from camshaft.generate.choice import ChoiceText
 from camshaft.generate.llm import LLM
-from camshaft.request import Request, SamplingParams, TokenSpan
-from camshaft.testing.toy import pool, toy_mapping, toy_recipe
+from camshaft.request import Request, RequestOutput, SamplingParams, TokenSpan
+from camshaft.testing.toy import LLAMA, pool, toy_mapping, toy_recipe
 
 PAGES_OF_16 = {"page_tokens": 16, "memory": pool(64, page_tokens=16)}
 
@@ -124,6 +127,72 @@ def test_PFX_05_every_turn_finds_the_last_one_in_the_cache(serve_toy) -> None:
         conversation += [chance.randrange(256) for _ in range(15)]
 
 
+def greedy_with_stops(server: Any) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+    """Ask for 4 long answers; return each with a question for the same up to some characters."""
+    chance = random.Random(6)
+    pairs: list[tuple[dict[str, Any], dict[str, Any]]] = []
+    while len(pairs) < 4:
+        body = {
+            "prompt": [chance.randrange(97, 123) for _ in range(chance.randint(5, 30))],
+            "max_tokens": 60,
+            "temperature": 0,
+            "ignore_eos": True,
+            "return_token_ids": True,
+        }
+        whole = server.complete(**body).json()["choices"][0]
+        text = whole["text"]
+        places = [at for at in range(4, len(text) - 30) if text.find(text[at : at + 3]) == at]
+        if places:
+            at = chance.choice(places)
+            # so many that the engine does not end the answer before the stop string is seen
+            pairs.append((whole, {**body, "stop": text[at : at + 3], "max_tokens": 400}))
+    return pairs
+
+
+@pytest.fixture
+def slow_reader(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Return what makes the engine run ahead of whoever looks for stop strings."""
+    push = ChoiceText.push
+
+    def slowly(self: ChoiceText, output: RequestOutput) -> Delta | None:
+        time.sleep(0.001)
+        return push(self, output)
+
+    return lambda: monkeypatch.setattr(ChoiceText, "push", slowly)
+
+
+def cached_of(answer: Any) -> int:
+    cached: int = answer["usage"]["prompt_tokens_details"]["cached_tokens"]
+    return cached
+
+
+@pytest.mark.parametrize("page_tokens", [1, 4])
+def test_PFX_06_what_came_after_a_stop_string_is_not_cached(
+    serve_toy, slow_reader: Callable[[], None], page_tokens: int
+) -> None:
+    cache = {"page_tokens": page_tokens, "memory": pool(2048 // page_tokens, LLAMA, page_tokens)}
+    cold = serve_toy({"cache": {**cache, "prefix": False}})
+    warm = serve_toy({"cache": cache})
+    pairs = greedy_with_stops(cold)
+    slow_reader()
+    with ThreadPoolExecutor(4) as many:
+        stopped = list(many.map(lambda pair: warm.complete(**pair[1]).json(), pairs))
+    for (whole, asked), answer in zip(pairs, stopped, strict=True):
+        choice, returned = answer["choices"][0], answer["usage"]["completion_tokens"]
+        assert (choice["finish_reason"], choice["token_ids"]) == (
+            "stop", whole["token_ids"][:returned],
+        )  # fmt: skip
+        assert returned < 60
+        known = len(asked["prompt"]) + returned
+        longer = {**asked, "prompt": asked["prompt"] + whole["token_ids"], "max_tokens": 5}
+        found = cached_of(warm.complete(**longer).json())
+        # the last token of an answer may not have been computed
+        assert (known - 1) // page_tokens * page_tokens <= found <= known
+    for whole, asked in pairs:
+        again = {"prompt": asked["prompt"], "max_tokens": 20, "ignore_eos": True, "temperature": 0}
+        assert ids(warm, **again) == whole["token_ids"][:20]
+
+
 def test_PRE_01_preempted_answers_lose_and_repeat_nothing(serve_toy, events) -> None:
     large = serve_toy({"cache": PAGES_OF_16})
     small = serve_toy({"cache": {"page_tokens": 16, "memory": pool(24, page_tokens=16)}})
@@ -151,6 +220,7 @@ def test_PRE_01_preempted_answers_lose_and_repeat_nothing(serve_toy, events) -> 
     assert [len(one) for one in found] == [64] * 8
     assert found == wanted
     assert sum(small.snapshot().by_label["preemptions"].values()) > 0
+    assert 'camshaft_kv_evicted_pages_total{reason="space"}' in small.http.get("/metrics").text
 
 
 def test_SCH_01_what_the_pool_cannot_hold_is_refused_and_blocks_nobody(serve_toy) -> None:
@@ -232,3 +302,29 @@ def test_an_engine_process_composes_the_recipe_that_it_is_told(remote: RemoteCli
         return [id async for output in remote.generate(request) for id in output.token_ids]
 
     assert len(asyncio.run(run())) == 5
+
+
+def test_a_new_version_of_a_namespace_outdates_the_pages_of_the_old_one(toy) -> None:
+    def cached(version: int, salt: str = "") -> int:
+        asked = {"prompt": [7] * 50, "max_tokens": 1, "cache_salt": salt}
+        body = toy.complete(**asked, cache={"namespace": "news", "version": version}).json()
+        found: int = body["usage"]["prompt_tokens_details"]["cached_tokens"]
+        return found
+
+    assert [cached(1), cached(1), cached(1, "other"), cached(1, "other")] == [0, 48, 0, 48]
+    assert [cached(2), cached(2), cached(1), cached(1)] == [0, 48, 0, 0]
+    assert cached(1, "other") == 48, "namespaces of other salts have versions of their own"
+
+
+def test_a_time_to_live_bounds_how_long_pages_are_served(toy) -> None:
+    def cached(**bound: float) -> int:
+        scope = {"namespace": "prices", **bound}
+        body = toy.complete(prompt=[9] * 50, max_tokens=1, cache=scope).json()
+        found: int = body["usage"]["prompt_tokens_details"]["cached_tokens"]
+        return found
+
+    assert [cached(), cached(), cached(ttl_s=3600)] == [0, 48, 48]
+    time.sleep(0.05)
+    assert cached(ttl_s=0.04) == 0, "pages of 0.05 seconds are too old for it"
+    time.sleep(0.05)
+    assert [cached(), cached()] == [0, 48], "what it wrote was good for 0.04 seconds"

@@ -1,0 +1,256 @@
+"""Every KV manager with every eviction policy on traces: hits, pages, and the host's time.
+
+By default no model runs: the null executor answers at once, time is virtual, and hits depend on
+the trace alone. With `--real` SmolLM2 runs on this machine, on traces of 24 requests, and the times
+to the first token are measured. Pools are shares of the trace's working set: all tokens at
+the end, those in common counted once. `unlimited` is twice the working set.
+
+Run: python -m benchmarks.cache_traces
+     python -m benchmarks.cache_traces --caches paged --evictions lru --pools 40
+     python -m benchmarks.cache_traces --real --evictions lru
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from camshaft import Registry, open_recipe
+from camshaft.compose import compose, spare_the_collector
+from camshaft.loop.clock import Clock, VirtualClock
+
+from .replay import Replay, Replayed
+from .results import Figure, device, new_run, write
+from .traces import Trace, multi_turn, shared_documents, working_set
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from camshaft.compose import Composed
+
+UNLIMITED = 200
+"""Per cent of the working set at which nothing has to be evicted."""
+
+POOLS = (UNLIMITED, 100, 40, 10)
+
+BAR = 0.95
+"""Share of the ideal hit rate that a manager with an unlimited pool should reach ..."""
+
+BARRED = ("paged", "radix")
+"""... if it is one of these."""
+
+SEED, VOCAB, REAL_VOCAB = 1, 320, 49152
+
+NULL = (
+    "recipes/toy.yaml",
+    (
+        "engine.executor=null",
+        "engine.debug=false",
+        "model.config.max_position_embeddings=32768",
+        "scheduler.step_tokens=2048",
+        "scheduler.max_running=64",
+    ),
+)
+REAL = ("recipes/quickstart.yaml", ())
+
+OF_MANAGER = {"token_table": ("cache.page_tokens=1",)}
+"""What a manager insists on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One run.
+
+    Attributes:
+        trace: What is asked.
+        cache: Name of the manager.
+        eviction: Name of the policy.
+        pool: Per cent of the working set.
+    """
+
+    trace: Trace
+    cache: str
+    eviction: str
+    pool: int
+
+    @property
+    def workload(self) -> str:
+        """Name the trace and the pool."""
+        pool = "unlimited" if self.pool == UNLIMITED else f"{self.pool}%"
+        return f"{self.trace.name}@{pool}"
+
+    @property
+    def recipe(self) -> str:
+        """Name the manager and the policy."""
+        return f"{self.cache}+{self.eviction}"
+
+
+class Bench:
+    """Runs cases on engines that differ in their cache alone."""
+
+    def __init__(self, recipe: tuple[str, Sequence[str]], *, page_tokens: int, real: bool) -> None:
+        """Prepare.
+
+        Args:
+            recipe: Its file, and what to change in it.
+            page_tokens: In a page, where a manager does not insist on another number.
+            real: Run the model in real time.
+        """
+        self._file, self._overrides = recipe
+        self._page_tokens = page_tokens
+        self._real = real
+
+    def run(self, case: Case) -> Replayed:
+        """Replay a case on a new engine."""
+        tokens = working_set(case.trace) * case.pool // 100
+        # a request alone must fit, with a page to begin
+        tokens = max(tokens, case.trace.longest + self._page_tokens)
+        one = self._compose(case, (tokens + self._page_tokens) * self._token_bytes(case))
+        spare_the_collector()
+        try:
+            return Replay(one.engine, case.trace).run()
+        finally:
+            one.engine.close()
+
+    def _token_bytes(self, case: Case) -> int:
+        """Return the bytes of a token, from the plan of an engine that computes nothing."""
+        info = self._compose(case, 64 << 20, "engine.executor=null").info
+        return sum(info.page_bytes) // info.page_tokens
+
+    def _compose(self, case: Case, memory: int, *more: str) -> Composed:
+        overrides = (
+            *self._overrides,
+            f"cache.use={case.cache}",
+            f"cache.page_tokens={self._page_tokens}",
+            *OF_MANAGER.get(case.cache, ()),
+            f"cache.eviction={case.eviction}",
+            f"cache.memory={memory}",
+            *more,
+        )
+        clock = Clock() if self._real else VirtualClock()
+        return compose(open_recipe(self._file, overrides), clock=clock)
+
+
+def traces(*, real: bool) -> tuple[Trace, Trace]:
+    """Return both traces; for a real model with few and short requests."""
+    if not real:
+        return multi_turn(SEED, VOCAB), shared_documents(SEED, VOCAB)
+    return (
+        multi_turn(
+            SEED,
+            REAL_VOCAB,
+            conversations=8,
+            turns=3,
+            added=(20, 60),
+            outputs=(8, 24),
+            think_s=5.0,
+        ),
+        shared_documents(
+            SEED,
+            REAL_VOCAB,
+            tokens=400,
+            questions=24,
+            question=(16, 32),
+            outputs=(8, 24),
+            gap_s=2.0,
+        ),
+    )
+
+
+def figures(case: Case, done: Replayed, run: str, *, model: str) -> Iterator[Figure]:
+    """Yield what a case showed."""
+    ideal = done.ideal_hit_rate
+    values: dict[tuple[str, str], float] = {
+        ("hit_rate", "share"): done.hit_rate,
+        ("hit_rate_of_ideal", "share"): done.hit_rate / ideal if ideal else 1.0,
+        ("pages_per_request", "pages"): done.pages_per_request,
+        ("evicted_pages", "pages"): done.evicted_pages,
+        ("preemptions", "requests"): done.preemptions,
+    }
+    if model == "none":
+        values["host_us_per_step", "us"] = done.step_us
+        values["host_us_per_admission", "us"] = done.admission_us
+    else:
+        p50, p99 = np.percentile(done.ttft_s, [50, 99])
+        values["ttft_ms_p50", "ms"], values["ttft_ms_p99", "ms"] = p50 * 1e3, p99 * 1e3
+    for (metric, unit), value in values.items():
+        yield Figure(
+            run_id=run,
+            bench="cache-traces",
+            model=model,
+            workload=case.workload,
+            recipe=case.recipe,
+            engine="camshaft",
+            device=device(),
+            metric=metric,
+            unit=unit,
+            repeats=[round(float(value), 4)],
+        )
+
+
+def cases(
+    both: Sequence[Trace], caches: Sequence[str], evictions: Sequence[str], pools: Sequence[int]
+) -> Iterator[Case]:
+    """Yield every case; with an unlimited pool a policy has nothing to do, so one is enough."""
+    for trace in both:
+        for cache in caches:
+            for pool in pools:
+                for eviction in evictions if pool < UNLIMITED else evictions[:1]:
+                    yield Case(trace, cache, eviction, pool)
+
+
+def told(case: Case, done: Replayed) -> str:
+    """Return a line for people."""
+    ratio = done.hit_rate / max(done.ideal_hit_rate, 1e-9)
+    bar = ""
+    if case.pool == UNLIMITED and case.cache in BARRED:
+        bar = f"; bar {BAR:.0%}: {'holds' if ratio >= BAR else 'MISSED'}"
+    return (
+        f"{case.recipe:22} {case.workload:28} hits {done.hit_rate:6.1%}, {ratio:6.1%} of the "
+        f"ideal; {done.pages_per_request:5.1f} pages a request, {done.evicted_pages:6} evicted; "
+        f"{done.step_us:5.0f} us a step, {done.admission_us:5.0f} an admission{bar}"
+    )
+
+
+def measure(bench: Bench, wanted: Sequence[Case], show: Callable[[str], None]) -> list[Replayed]:
+    """Run cases one after the other, and tell of each."""
+    done = []
+    for case in wanted:
+        done.append(bench.run(case))
+        show(told(case, done[-1]))
+    return done
+
+
+def installed(kind: str) -> list[str]:
+    """Return the names of the components of a kind, `lru` first."""
+    names = [one.name for one in Registry.discover().components(kind)]
+    return sorted(names, key=lambda name: (name != "lru", name))
+
+
+def main() -> int:
+    """Run every case; a figure a line. Returns 1 if a bar is missed."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--caches", nargs="+", default=installed("cache"))
+    parser.add_argument("--evictions", nargs="+", default=installed("eviction"))
+    parser.add_argument(
+        "--pools", nargs="+", type=int, default=POOLS, help="per cent of the working set"
+    )
+    parser.add_argument("--page-tokens", type=int, default=16)
+    parser.add_argument("--real", action="store_true", help="run SmolLM2 in real time")
+    asked = parser.parse_args()
+    run, model = new_run("cache-traces"), "smollm2-135m" if asked.real else "none"
+    recipe = REAL if asked.real else NULL
+    bench = Bench(recipe, page_tokens=asked.page_tokens, real=asked.real)
+    wanted = list(cases(traces(real=asked.real), asked.caches, asked.evictions, asked.pools))
+    done = measure(bench, wanted, lambda line: print(line, flush=True))
+    pairs = list(zip(wanted, done, strict=True))
+    write([one for pair in pairs for one in figures(*pair, run, model=model)], "cache_traces")
+    return int(any("MISSED" in told(*pair) for pair in pairs))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
