@@ -46,7 +46,9 @@ class Scene:
         layer: AttentionLayer | None = None,
         device: str = "cpu",
         prefixes: Prefixes = (),
+        kv_quant: KVQuant | None = None,
     ) -> None:
+        self.kv_quant = kv_quant
         self.backend, self.spec, self.sequences, self.device = backend, spec, sequences, device
         generator = torch.Generator().manual_seed(seed)
         dtype: torch.dtype = getattr(torch, spec.dtype)
@@ -184,9 +186,29 @@ class Scene:
     def expected(self) -> list[torch.Tensor]:
         """Return the dense answer in float64."""
         return [
-            dense(self.queries[index], self.keys[index], self.values[index], before, self.layer)
+            dense(self.queries[index], *self.stored(index), before, self.layer)
             for index, (before, _) in enumerate(self.sequences)
         ]
+
+    def stored(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return keys and values of a request as they are read back from pages."""
+        k, v = self.keys[index], self.values[index]
+        if self.kv_quant is None:
+            return k, v
+        page, order = self.spec.page_tokens, "heads_first"
+        pages = -(-len(k) // page)
+        fields = {
+            one.name: torch.zeros(
+                (pages, *one.shape), dtype=getattr(torch, one.dtype), device=self.device
+            )
+            for one in self.kv_quant.layout(self.spec, order).fields
+        }
+        at = torch.arange(len(k), device=self.device)
+        self.kv_quant.write(fields, at // page, at % page, k, v, order)
+        every = torch.arange(pages, device=self.device)
+        read = self.kv_quant.read(fields, every, torch.float32, order)  # [n, G, P, D]
+        k, v = (one.transpose(1, 2).flatten(0, 1)[: len(k)] for one in read)
+        return k, v
 
 
 def layer_of(spec: AttentionSpec, generator: torch.Generator) -> AttentionLayer:
@@ -231,8 +253,15 @@ def dense(
 class AttentionContract:
     """Subclass it, define `make` and `backend`, and run pytest.
 
-    What the backend says it does not support is skipped, not failed.
+    What the backend says it does not support is skipped, not failed. Where the form of pages
+    rounds, a step's own keys and values count as they are read back, like all others: so chunks
+    and cached prefixes change no answer.
+
+    Attributes:
+        form: The KVQuant that pages are stored with.
     """
+
+    form: str = "none"
 
     facts: DeviceFacts = CPU
     device: str = "cpu"
@@ -264,9 +293,16 @@ class AttentionContract:
         reasons = self.backend.supports(spec, self.facts)
         if reasons:
             pytest.skip("; ".join(reasons))
-        plain: KVQuant = Registry.discover().get("kv_quant", "none").load()(Settings())
-        backend = self.make(spec, plain)
-        return Scene(backend, spec, sequences, seed=seed, device=self.device, prefixes=prefixes)
+        kv_quant: KVQuant = Registry.discover().get("kv_quant", self.form).load()(Settings())
+        return Scene(
+            self.make(spec, kv_quant),
+            spec,
+            sequences,
+            seed=seed,
+            device=self.device,
+            prefixes=prefixes,
+            kv_quant=None if self.form == "none" else kv_quant,
+        )
 
     def check(self, scene: Scene) -> None:
         """Compare with the dense answer."""

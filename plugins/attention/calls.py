@@ -92,7 +92,7 @@ class Calls:
         self._preparing[rotated](
             (tokens, programs, 1),
             qkv, meta.positions, meta.write_page, meta.write_offset, cos, sin, layer.q_norm,
-            layer.k_norm, q, kv["k"], kv["v"], k, v, qkv.stride(0), angles, layer.norm_eps,
+            layer.k_norm, q, *page_fields(kv), k, v, qkv.stride(0), angles, layer.norm_eps,
         )  # fmt: skip
         return Prepared(q, k, v)
 
@@ -120,7 +120,7 @@ class Calls:
         )  # fmt: skip
         launch(
             (tokens, -(-kv_heads // heads), 1),
-            k, v, kv["k"], kv["v"], meta.write_page, meta.write_offset,
+            k, v, *page_fields(kv), meta.write_page, meta.write_offset,
             *k.stride()[:2], *v.stride()[:2],
         )  # fmt: skip
 
@@ -146,11 +146,12 @@ class Calls:
         out_token, out_head, _ = out.stride()
         lse_token = 0 if lse is None else lse.stride(0)
         prefix_at = part.prefix_at(layer.heads)
+        pages = page_fields(kv)
         if cascade is not None and launches.prefixes is not None:
             pieces = cascade.requests
             launches.prefixes(
                 (layer.kv_heads, cascade.programs, 1),
-                q, kv["k"], kv["v"], requests.table, requests.query_start, cascade.members,
+                q, *pages, requests.table, requests.query_start, cascade.members,
                 cascade.items, cascade.runs, part.partial, part.sums, q_token, q_head,
                 requests.table_row, prefix_at, scale, layer.soft_cap,
             )  # fmt: skip
@@ -159,14 +160,14 @@ class Calls:
         strides = (out_token, out_head, lse_token, requests.table_row, part.splits)
         if projected is None:
             launches.attend(
-                grid, q, kv["k"], kv["v"], requests.table, requests.query_start, requests.context,
+                grid, q, *pages, requests.table, requests.query_start, requests.context,
                 sinks, *result, pieces, q_token, q_head, *strides, scale, layer.soft_cap,
             )  # fmt: skip
         else:
             cos, sin, angles = _angles(layer)
             launches.attend(
                 grid, projected, meta.positions, meta.write_page, meta.write_offset, cos, sin,
-                layer.q_norm, layer.k_norm, kv["k"], kv["v"], requests.table, requests.context,
+                layer.q_norm, layer.k_norm, *pages, requests.table, requests.context,
                 sinks, *result, projected.stride(0), angles, layer.norm_eps, *strides, scale,
                 layer.soft_cap,
             )  # fmt: skip
@@ -230,7 +231,7 @@ class Calls:
             part.launches[features] = self._prefill_launch(*features[:4])
         part.launches[features](
             (part.tiles.shape[0], layer.kv_heads, 1),
-            q, kv["k"], kv["v"], requests.table, requests.query_start, requests.context,
+            q, *page_fields(kv), requests.table, requests.query_start, requests.context,
             part.tiles, sinks, out, lse, *q.stride()[:2], *out.stride()[:2],
             0 if lse is None else lse.stride(0), requests.table_row, _scale(layer), layer.soft_cap,
         )  # fmt: skip
@@ -250,6 +251,11 @@ class Calls:
     def _early(self) -> dict[str, Any]:
         """Return the constant of kernels that can start early, and the option that lets them."""
         return {"EARLY": True, "launch_pdl": True} if self.early else {"EARLY": False}
+
+
+def page_fields(kv: Fields) -> tuple[torch.Tensor | None, ...]:
+    """Return keys, values and the scales of either, None where they are plain numbers."""
+    return kv["k"], kv["v"], kv.get("k_scale"), kv.get("v_scale")
 
 
 def _scale(layer: AttentionLayer) -> float:

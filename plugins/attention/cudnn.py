@@ -72,6 +72,7 @@ class CudnnAttention(AttentionBackend):
         self.settings = settings
         self.spec = spec
         self.tiled = TritonAttention(settings, spec, kv_quant)
+        self.is_plain = kv_quant.name == "none"
         self.sharing_pays_from = self.tiled.sharing_pays_from
 
     @staticmethod
@@ -146,7 +147,8 @@ class CudnnAttention(AttentionBackend):
     ) -> torch.Tensor | None:
         """See `AttentionBackend.prepare`."""
         plan: CudnnPlan = meta.plan
-        copy = any(call.fresh for call in plan.calls)
+        # quantised, a step reads back its own keys as well: the same answer from any chunks
+        copy = self.is_plain and any(call.fresh for call in plan.calls)
         parts = [] if plan.calls else plan.parts  # with calls, parts are not all of the step
         prepared = self.tiled.prepared(layer, parts, qkv, kv, meta, copy=copy)
         if prepared is None:
@@ -183,11 +185,10 @@ class CudnnAttention(AttentionBackend):
     def warm_up(self, device: str, step_tokens: int) -> None:
         """Let cuDNN plan for the shapes that steps of this size will most likely have."""
         spec = self.spec
-        fields = {one.name: one for one in self.kv_layout().fields}
         dtype: torch.dtype = getattr(torch, spec.dtype)
         kv = {
-            name: torch.zeros((1, *fields[name].shape), dtype=dtype, device=device)
-            for name in ("k", "v")
+            one.name: torch.zeros((1, *one.shape), dtype=getattr(torch, one.dtype), device=device)
+            for one in self.kv_layout().fields
         }
         for call in self._likely(step_tokens):
             tokens = call.batch * call.tokens

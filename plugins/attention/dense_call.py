@@ -6,6 +6,7 @@ import torch
 
 from camshaft.kernel_launch import launcher
 
+from .calls import page_fields
 from .dense import DenseCall, pieces
 from .kernels.gather import gather_kernel
 from .kernels.merge import merge_parts_kernel
@@ -58,7 +59,7 @@ def attend_call(
         block: That it was cut with.
         scale: Of scores.
         q: [batch * tokens, H, D].
-        kv: Pages "k" and "v", each [N, G, P, D].
+        kv: Pages "k" and "v", each [N, G, P, D] or in a quantised form with its scales.
         table: int32 [batch, pages].
         out: [batch * tokens, H, D]; written.
         lse: float32 [batch * tokens, H] for the logs of the sums, or None.
@@ -68,10 +69,10 @@ def attend_call(
         rows[call.front : call.front + call.tokens] = q
         q = rows
     queries = q.unflatten(0, (call.batch, call.rows)).transpose(1, 2)
-    keys, values = gather(kv, table, call.context, call.rows, call.stored)
+    keys, values = gather(kv, table, call.context, call.rows, call.stored, q)
     results = [attend_dense(queries, keys, values, causal=True, scale=scale)]
     for first, count in pieces(call.context, block):
-        keys, values = gather(kv, table, first, count, call.stored)
+        keys, values = gather(kv, table, first, count, call.stored, q)
         results.append(attend_dense(queries, keys, values, causal=False, scale=scale))
     while len(results) > MOST_PARTS:
         results = [_merge_rows(results[:MOST_PARTS]), *results[MOST_PARTS:]]
@@ -103,29 +104,29 @@ def attend_fresh(
 
 
 def gather(
-    kv: Fields, table: torch.Tensor, first: int, count: int, stored: int
+    kv: Fields, table: torch.Tensor, first: int, count: int, stored: int, like: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Copy keys and values out of their pages.
+    """Copy keys and values out of their pages, in the dtype of activations.
 
     Args:
-        kv: Pages "k" and "v", each [N, G, P, D].
+        kv: Pages "k" and "v", each [N, G, P, D] or in a quantised form with its scales.
         table: int32 [B, pages].
         first: Token of each request that comes first.
         count: Tokens of each.
         stored: Zeros stand for tokens from here on.
+        like: [.., D], in the dtype of the result.
 
     Returns:
         [B, G, count, D] each, tokens first in memory.
     """
-    batch, (_, kv_heads, page, dim) = len(table), kv["k"].shape
-    shape = (2, batch, count, kv_heads, dim)
-    keys, values = torch.empty(shape, dtype=kv["k"].dtype, device=table.device)
+    batch, (_, kv_heads, page, _), dim = len(table), kv["k"].shape, like.shape[-1]
+    keys, values = like.new_empty((2, batch, count, kv_heads, dim))
     launch = launcher(
         gather_kernel, KV_HEADS=kv_heads, TOKENS=GATHER_TOKENS, PAGE=page, DIM=dim, num_warps=4
     )
     launch(
         (-(-count // GATHER_TOKENS), kv_heads, batch),
-        kv["k"], kv["v"], table, keys, values, table.stride(0), first, count, stored,
+        *page_fields(kv), table, keys, values, table.stride(0), first, count, stored,
     )  # fmt: skip
     return keys.transpose(1, 2), values.transpose(1, 2)
 

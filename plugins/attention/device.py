@@ -48,6 +48,21 @@ def look_at(device: torch.device, early: bool | None) -> OnDevice:
     return OnDevice(processors, early=can if early is None else early, is_roomy=can)
 
 
+def require_conversion(device: torch.device, form: str) -> None:
+    """Refuse 8-bit floats where triton cannot convert them.
+
+    Raises:
+        DeviceError: NVIDIA's devices can from sm_89 on.
+    """
+    if form != "fp8" or device.type != "cuda" or torch.version.hip is not None:
+        return
+    if torch.cuda.get_device_capability(device) < (8, 9):
+        raise DeviceError(
+            "attention: keys and values in fp8 need an NVIDIA device of sm_89 or later, and this "
+            f"is {_name(device)}. Set quant.kv to int8."
+        )
+
+
 def _is_hopper(device: torch.device) -> bool:
     """Whether the device is NVIDIA's, with programmatic dependent launch."""
     if device.type != "cuda" or torch.version.hip is not None:

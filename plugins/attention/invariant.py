@@ -17,10 +17,10 @@ import numpy as np
 import torch
 
 from camshaft.contracts.attention import AttentionBackend, GraphLevel
-from camshaft.errors import PluginError
 
 from .calls import Calls
 from .components import TritonSettings
+from .forms import require_known_form
 from .launch import Blocks, prefill_blocks, query_tiles
 from .parts import Prefill, requests_of
 from .triton import TritonAttention
@@ -51,11 +51,7 @@ class InvariantAttention(AttentionBackend):
     graph_level = GraphLevel.UNIFORM
 
     def __init__(self, settings: InvariantSettings, spec: AttentionSpec, kv_quant: KVQuant) -> None:
-        if kv_quant.name != "none":
-            raise PluginError(
-                "attention 'invariant' cannot read keys and values stored as "
-                f"'{kv_quant.name}'. Set kv_quant to none."
-            )
+        require_known_form(kv_quant, "invariant")
         self.settings = settings
         self.spec = spec
         self.tiled = TritonAttention(TritonSettings(cascade=False), spec, kv_quant)

@@ -66,5 +66,5 @@ def require_plain_pages(kv_quant: KVQuant, owner: str) -> None:
     if kv_quant.name != "none":
         raise PluginError(
             f"attention '{owner}' cannot read keys and values stored as '{kv_quant.name}'. "
-            "Set kv_quant to none, or take attention 'sdpa'."
+            "Set quant.kv to none, or take attention 'sdpa'."
         )

@@ -20,7 +20,14 @@ Fields = dict[str, torch.Tensor]
 
 
 class Pages(Protocol):
-    """Access to one group's pages in their stored form."""
+    """Access to one group's pages in their stored form.
+
+    Attributes:
+        is_exact: What is read is what was written. Where it is not, a step's own keys and values
+            are read back as well, so that chunks and cached prefixes change no answer.
+    """
+
+    is_exact: bool
 
     def writes(self, meta: AttentionMeta) -> Any:  # noqa: ANN401
         """Prepare where the tokens of a step go."""
@@ -46,6 +53,8 @@ class Pages(Protocol):
 
 class PlainPages:
     """Pages that hold keys and values as they are: one copy in, one gather out."""
+
+    is_exact = True
 
     def __init__(self, kv_heads: int, page_tokens: int) -> None:
         self.kv_heads = kv_heads
@@ -86,6 +95,8 @@ class PlainPages:
 
 class QuantizedPages:
     """Pages in any other form, through the methods of the KVQuant."""
+
+    is_exact = False
 
     def __init__(self, kv_quant: KVQuant) -> None:
         self.kv_quant = kv_quant

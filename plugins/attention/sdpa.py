@@ -178,7 +178,8 @@ class SdpaAttention(AttentionBackend):
         part: Prefill,
         grouped: bool,
     ) -> torch.Tensor:
-        if part.mask is None and k is not None and v is not None:  # nothing cached: no gather
+        fresh = part.mask is None and self.pages.is_exact  # nothing cached: no gather
+        if fresh and k is not None and v is not None:
             keys = k[part.tokens].transpose(0, 1).unsqueeze(0)
             values = v[part.tokens].transpose(0, 1).unsqueeze(0)
         else:

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 import torch
 
 from camshaft.contracts.attention import AttentionBackend, GraphLevel
-from camshaft.errors import PluginError
 from camshaft.facts import Capability
 
 from .calls import Calls, Prepared
 from .cascade import Cascade
-from .device import OnDevice, look_at
+from .device import OnDevice, look_at, require_conversion
+from .forms import require_known_form, token_bytes
 from .launch import (
     MOST_SPLITS,
     cascade_blocks,
@@ -60,11 +60,7 @@ class TritonAttention(AttentionBackend):
     graph_level = GraphLevel.UNIFORM
 
     def __init__(self, settings: TritonSettings, spec: AttentionSpec, kv_quant: KVQuant) -> None:
-        if kv_quant.name != "none":
-            raise PluginError(
-                f"attention 'triton' cannot read keys and values stored as '{kv_quant.name}'. "
-                "Set kv_quant to none, or take attention 'sdpa'."
-            )
+        require_known_form(kv_quant, "triton")
         self.settings = settings
         self.spec = spec
         self.kv_quant = kv_quant
@@ -73,8 +69,7 @@ class TritonAttention(AttentionBackend):
         self.prefill_blocks = prefill_blocks(self.itemsize, spec.head_dim, self.group)
         self.cascade_blocks = cascade_blocks(self.itemsize, spec.head_dim, self.group)
         if settings.cascade and not spec.window:
-            key_bytes = spec.kv_heads * (spec.head_dim + spec.value_dim) * self.itemsize
-            self.sharing_pays_from = -(-settings.cascade_bytes // key_bytes)
+            self.sharing_pays_from = -(-settings.cascade_bytes // token_bytes(self.kv_layout()))
         self._scratch: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         self._cascade_scratch: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         self.calls = Calls(spec, self.prefill_blocks, self.cascade_blocks)
@@ -197,6 +192,7 @@ class TritonAttention(AttentionBackend):
     def _on(self, device: torch.device) -> OnDevice:
         """Return facts of the device, and let launches know them."""
         if self._device is None:
+            require_conversion(device, self.kv_quant.name)
             self._device = look_at(device, self.settings.early_launch)
             self.calls.early = self._device.early
         return self._device

@@ -26,6 +26,18 @@ class KVNoneSettings(Settings):
     """Settings of the kv_quant `none`: none."""
 
 
+class Fp8KVSettings(Settings):
+    """Settings of the kv_quant `fp8`: none."""
+
+
+class Int8KVSettings(Settings):
+    """Settings of the kv_quant `int8`: none."""
+
+
+class Int4KVSettings(Settings):
+    """Settings of the kv_quant `int4`: none."""
+
+
 @hookimpl
 def camshaft_components() -> list[Component]:
     """Describe what this folder provides."""
@@ -50,5 +62,26 @@ def camshaft_components() -> list[Component]:
             implementation="camshaft.plugins.quant.kv_none:PlainKV",
             settings=KVNoneSettings,
             summary="keys and values in the dtype of activations",
+        ),
+        Component(
+            kind="kv_quant",
+            name="fp8",
+            implementation="camshaft.plugins.quant.kv_fp8:Fp8KV",
+            settings=Fp8KVSettings,
+            summary="keys and values in 8-bit floats (e4m3), a scale for each token and head",
+        ),
+        Component(
+            kind="kv_quant",
+            name="int8",
+            implementation="camshaft.plugins.quant.kv_int8:Int8KV",
+            settings=Int8KVSettings,
+            summary="keys and values in 8-bit integers, a scale for each token and head",
+        ),
+        Component(
+            kind="kv_quant",
+            name="int4",
+            implementation="camshaft.plugins.quant.kv_int4:Int4KV",
+            settings=Int4KVSettings,
+            summary="keys and values in 4-bit integers, scale and zero for each token and head",
         ),
     ]

@@ -21,6 +21,8 @@ def cascade_kernel(
     q,  # [T, H, D]
     k_pages,  # [pages, G, P, D]
     v_pages,
+    k_scales,  # float16 [pages, G, P, 1 or 2], or None: see `stored`
+    v_scales,
     table,  # int32 [B, pages]
     query_start,  # [B + 1]
     members,  # int32 [B] requests, those of a tile in a row
@@ -78,6 +80,8 @@ def cascade_kernel(
                 acc,
                 k_pages,
                 v_pages,
+                k_scales,
+                v_scales,
                 pages_at,
                 keys,
                 low,

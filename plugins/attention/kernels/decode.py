@@ -94,6 +94,8 @@ def decode_kernel(
     q,  # [T, H, D]
     k_pages,  # [pages, G, P, D]
     v_pages,
+    k_scales,  # float16 [pages, G, P, 1 or 2], or None: see `stored`
+    v_scales,
     table,  # int32 [B, pages]
     query_start,  # [B + 1]
     context,  # [B]
@@ -165,6 +167,8 @@ def decode_kernel(
             acc,
             k_pages,
             v_pages,
+            k_scales,
+            v_scales,
             pages_at,
             keys,
             first,

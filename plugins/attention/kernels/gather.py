@@ -5,6 +5,20 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from .stored import decoded, load_codes
+
+
+@triton.jit
+def dense_heads(pages, scales, slots, alive, kind: tl.constexpr, DIM: tl.constexpr):
+    """Return heads [TOKENS, D] of any form, zeros where they are not alive."""
+    if scales is None:
+        source = slots[:, None] * DIM + tl.arange(0, DIM)[None, :]
+        heads = tl.load(pages + source, mask=alive[:, None], other=0.0)
+    else:
+        codes, scale, zero = load_codes(pages, scales, slots, alive, kind, True, DIM)
+        heads = decoded(codes, scale, zero, pages.dtype.element_ty == tl.uint8).to(kind)
+    return heads
+
 
 @triton.jit(
     do_not_specialize=["table_row", "first", "count", "stored"],
@@ -13,6 +27,8 @@ import triton.language as tl
 def gather_kernel(
     k_pages,  # [pages, G, P, D]
     v_pages,
+    k_scales,  # float16 [pages, G, P, 1 or 2], or None: see `stored`
+    v_scales,
     table,  # int32 [B, pages]
     keys,  # [B, count, G, D]
     values,
@@ -34,9 +50,9 @@ def gather_kernel(
     place = first + token
     alive = wanted & (place < stored)
     page = tl.load(table + request * table_row + place // PAGE, mask=alive, other=0)
-    source = ((page.to(tl.int64) * KV_HEADS + head) * PAGE + place % PAGE)[:, None] * DIM + dims
+    slots = (page.to(tl.int64) * KV_HEADS + head) * PAGE + place % PAGE
     target = ((request * count + token) * KV_HEADS + head)[:, None] * DIM + dims
-    key = tl.load(k_pages + source, mask=alive[:, None], other=0.0)
-    value = tl.load(v_pages + source, mask=alive[:, None], other=0.0)
+    key = dense_heads(k_pages, k_scales, slots, alive, keys.dtype.element_ty, DIM)
+    value = dense_heads(v_pages, v_scales, slots, alive, keys.dtype.element_ty, DIM)
     tl.store(keys + target, key, mask=wanted[:, None])
     tl.store(values + target, value, mask=wanted[:, None])

@@ -16,7 +16,21 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from .decode import leave_result, own_keys
 from .prepare import angles_at, turned
-from .tile import attend_tile, capped, places_of, take_tile
+from .stored import decoded, encoded, store_codes
+from .tile import attend_tile, capped, load_heads, take_tile
+
+
+@triton.jit
+def as_stored(heads, pages, scales):
+    """Return heads as they will be read, and their codes, scales and zeros, as `load_heads`."""
+    codes = heads
+    scale = tl.zeros([1], tl.float16)
+    zero = scale
+    if scales is not None:
+        codes, scale, zero = encoded(heads, pages.dtype.element_ty)
+        packed: tl.constexpr = pages.dtype.element_ty == tl.uint8
+        heads = decoded(codes, scale.to(tl.float32), zero.to(tl.float32), packed)
+    return heads, codes, scale, zero
 
 
 @triton.jit(
@@ -36,6 +50,8 @@ def newest_kernel(
     k_norm,
     k_pages,  # [pages, G, P, D]
     v_pages,
+    k_scales,  # float16 [pages, G, P, 1 or 2], or None: see `stored`
+    v_scales,
     table,  # int32 [B, pages]
     context,  # [B]
     sinks,  # float32 [H], if HAS_SINKS
@@ -82,9 +98,15 @@ def newest_kernel(
     stored = keys < older
     pages_at = table + request.to(tl.int64) * table_row
     page = tl.load(pages_at + keys // PAGE, mask=stored, other=0)
-    at = places_of(page, keys, kv_head, KV_HEADS, PAGE, DIM)[:, None] + dims[None, :]
-    k = tl.load(k_pages + at, mask=stored[:, None], other=0.0)
-    v = tl.load(v_pages + at, mask=stored[:, None], other=0.0)
+    kind: tl.constexpr = qkv.dtype.element_ty
+    scaled: tl.constexpr = k_scales is not None
+    packed: tl.constexpr = k_pages.dtype.element_ty == tl.uint8
+    k, k_scale, k_zero = load_heads(
+        k_pages, k_scales, page, keys, kv_head, stored, kind, True, KV_HEADS, PAGE, DIM
+    )
+    v, v_scale, v_zero = load_heads(
+        v_pages, v_scales, page, keys, kv_head, stored, kind, True, KV_HEADS, PAGE, DIM
+    )
     place = request.to(tl.int64)
     c, s = 1.0, 0.0
     if ROTATED > 0:
@@ -113,14 +135,18 @@ def newest_kernel(
     total = tl.zeros([ROWS], tl.float32)
     acc = tl.zeros([ROWS, DIM], tl.float32)
     best, total, acc = take_tile(
-        queries, best, total, acc, k, v, stored[None, :], scale, cap, True, HAS_CAP
-    )
+        queries, best, total, acc, k, v, stored[None, :], scale, cap, True, HAS_CAP, scaled, packed,
+        k_scale, k_zero, v_scale, v_zero,
+    )  # fmt: skip
+    # the step's own token as later steps will read it
+    key, key_codes, key_scale, key_zero = as_stored(key, k_pages, k_scales)
+    value, own_codes, own_scale, own_zero = as_stored(value, v_pages, v_scales)
     last = tl.zeros([ROWS], tl.int32) + end  # all older keys are seen
     for tile in range(low + KEYS, older, KEYS):
         keys = tile + tl.arange(0, KEYS)
         best, total, acc = attend_tile(
-            queries, best, total, acc, k_pages, v_pages, pages_at, keys, first, older, last,
-            kv_head, scale, cap, True, 0, HAS_CAP, KV_HEADS, PAGE, DIM,
+            queries, best, total, acc, k_pages, v_pages, k_scales, v_scales, pages_at, keys,
+            first, older, last, kv_head, scale, cap, True, 0, HAS_CAP, KV_HEADS, PAGE, DIM,
         )  # fmt: skip
 
     score = tl.sum(queries.to(tl.float32) * key.to(tl.float32), 1) * scale
@@ -133,9 +159,15 @@ def newest_kernel(
     total = total * shrink + weight
     acc = acc * shrink[:, None] + weight.to(v.dtype).to(tl.float32)[:, None] * value.to(tl.float32)
     if high == end:
-        to = ((own_page * KV_HEADS + one) * PAGE + own_offset)[:, None] * DIM + dims[None, :]
-        tl.store(k_pages + to, key)
-        tl.store(v_pages + to, value)
+        if scaled:
+            slot = (own_page * KV_HEADS + one) * PAGE + own_offset
+            there = one < KV_HEADS
+            store_codes(k_pages, k_scales, slot, key_codes, key_scale, key_zero, there, DIM)
+            store_codes(v_pages, v_scales, slot, own_codes, own_scale, own_zero, there, DIM)
+        else:
+            to = ((own_page * KV_HEADS + one) * PAGE + own_offset)[:, None] * DIM + dims[None, :]
+            tl.store(k_pages + to, key)
+            tl.store(v_pages + to, value)
     leave_result(
         larger, total, acc, alive, head, place, request, kv_head, split, splits, rows, sinks, out,
         lse, partial, sums, out_token, out_head, lse_token,

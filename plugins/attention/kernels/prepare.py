@@ -14,6 +14,8 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
+from .stored import put_heads
+
 
 @triton.jit
 def angles_at(
@@ -83,6 +85,8 @@ def prepare_kernel(
     q,  # [T, H, D]
     k_pages,  # [pages, G, P, D]
     v_pages,
+    k_scales,  # float16 [pages, G, P, 1 or 2], or None: see `stored`
+    v_scales,
     keys,  # [T, G, D] for a copy in the order of tokens, or None
     values,
     qkv_row,  # elements from one token to the next
@@ -121,17 +125,17 @@ def prepare_kernel(
         inside = heads < KV_HEADS
         page = tl.load(write_page + token).to(tl.int64)
         offset = tl.load(write_offset + token).to(tl.int64)
-        to = ((page * KV_HEADS + heads) * PAGE + offset)[:, None] * DIM + dims[None, :]
+        slots = (page * KV_HEADS + heads) * PAGE + offset
         row_to = (token * KV_HEADS + heads)[:, None] * DIM + dims[None, :]
         if block < Q_BLOCKS + KV_BLOCKS:
             k_row = row + Q_HEADS * DIM
             x = turned(k_row, heads, inside, k_norm, c, s, eps, k_norm is not None, ROTATED, DIM)
-            tl.store(k_pages + to, x, mask=inside[:, None])
+            put_heads(k_pages, k_scales, slots, x, inside, DIM)
             if keys is not None:
                 tl.store(keys + row_to, x, mask=inside[:, None])
         else:
             at = row + (Q_HEADS + KV_HEADS + heads)[:, None] * DIM + dims[None, :]
             v = tl.load(at, mask=inside[:, None])
-            tl.store(v_pages + to, v, mask=inside[:, None])
+            put_heads(v_pages, v_scales, slots, v, inside, DIM)
             if values is not None:
                 tl.store(values + row_to, v, mask=inside[:, None])

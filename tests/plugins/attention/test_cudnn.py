@@ -136,6 +136,18 @@ class TestInterpreted(CudnnContract):
         scene.backend.forward(scene.layer, q, k, v, scene.fields, meta, out)
         torch.testing.assert_close(out.double(), scene.expected()[0], atol=5e-3, rtol=0)
 
+    @pytest.mark.parametrize("form", ["int8", "int4"])
+    def test_quantised_keys_are_gathered_as_numbers_even_of_fresh_prompts(self, form: str) -> None:
+        self.form = form
+        scene = self.scene([(0, 16), (5, 1), (24, 16)])
+        assert len(self.plan(scene).calls) == 2
+        self.check(scene)
+        meta = scene._meta([(0, 0, 16)])
+        meta.plan = scene.backend.plan(meta)
+        qkv = torch.zeros(16, 10 * 64, dtype=torch.float16)
+        assert scene.backend.prepare(scene.layer, qkv, scene.fields, meta) is not None
+        assert meta.plan.fresh is None
+
     def test_fresh_prompts_attend_to_a_copy_of_their_keys(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -10,7 +10,6 @@ import torch
 
 from camshaft.contracts.attention import AttentionBackend, AttentionMeta, AttentionSpec, Rope
 from camshaft.contracts.kv_quant import KVQuant
-from camshaft.errors import PluginError
 from camshaft.facts import Capability, DeviceFacts
 from camshaft.ops import rope_qk_norm
 from camshaft.plugins.attention.components import TritonSettings
@@ -438,13 +437,3 @@ def test_what_it_cannot_do_is_said_in_words() -> None:
         "keys have 80 elements and values 64",
         "its results depend on the batch; those of 'invariant' do not",
     ]
-
-
-def test_quantised_pages_are_refused() -> None:
-    class Int8(KVQuant):
-        name = "int8"
-        layout = write = read = None  # type: ignore[assignment]
-
-    spec = AttentionSpec(4, 2, 64, 64, "float32", 16)
-    with pytest.raises(PluginError, match="stored as 'int8'"):
-        TritonAttention(TritonSettings(), spec, Int8())
