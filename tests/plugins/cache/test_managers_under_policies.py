@@ -63,6 +63,7 @@ def test_random_use(manager: str, policy: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("manager", MANAGERS)
