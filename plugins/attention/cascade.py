@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from .device import staged
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -118,7 +120,4 @@ class Cascade:
         for values, size in zip(arrays, self._sizes, strict=True):
             joined[at : at + values.size] = values.reshape(-1)
             at += size
-        host = torch.from_numpy(joined)
-        if self._buffer.is_cuda:
-            host = host.pin_memory()  # torch keeps pinned memory until the copy is done
-        self._buffer.copy_(host, non_blocking=True)
+        self._buffer.copy_(staged(joined, self._buffer.device), non_blocking=True)

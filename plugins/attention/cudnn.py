@@ -24,7 +24,7 @@ from camshaft.contracts.attention import AttentionBackend, GraphLevel
 from .dense import MOST_BATCH, MOST_PIECE, DenseCall, covered_tokens, dense_calls
 from .dense_call import attend_call, attend_fresh
 from .launch import query_tiles
-from .parts import Parts, Prefill, requests_of
+from .parts import Parts, prefill_of
 from .triton import TritonAttention
 
 if TYPE_CHECKING:
@@ -132,11 +132,7 @@ class CudnnAttention(AttentionBackend):
         if not len(tiles):
             return []
         tiles[:, 1] += skipped[tiles[:, 0]]
-        host, device = torch.from_numpy(tiles), meta.context.device
-        if device.type != "cpu":
-            host = host.pin_memory()
-        requests = requests_of(meta, first, len(meta.host_context))
-        return [Prefill(requests, host.to(device, non_blocking=True))]
+        return [prefill_of(meta, first, len(meta.host_context), tiles)]
 
     def prepare(
         self,

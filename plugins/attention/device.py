@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 
 from camshaft.errors import DeviceError
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 INTERPRETED = 8  # multiprocessors of triton's interpreter: as good a number as any
 
@@ -24,6 +29,13 @@ class OnDevice:
     processors: int
     early: bool
     is_roomy: bool = False
+
+
+def staged(values: NDArray[np.integer], device: torch.device) -> torch.Tensor:
+    """Return host integers from where a copy to the device does not wait for it."""
+    host = torch.from_numpy(values)
+    # torch keeps pinned memory until the copy is done
+    return host if device.type == "cpu" else host.pin_memory()
 
 
 def look_at(device: torch.device, early: bool | None) -> OnDevice:

@@ -20,6 +20,7 @@ import torch
 
 from camshaft.contracts.attention import AttentionBackend, GraphLevel
 
+from .device import staged
 from .libraries import common_limits, is_installed, load, require_plain_pages
 from .pages import ORDER
 
@@ -134,10 +135,8 @@ class FlashInferAttention(AttentionBackend):
         starts = meta.host_query_start
         lengths = meta.host_context[first:last] + np.diff(starts[first : last + 1])
         counts, at = page_places(lengths, self.spec.page_tokens, meta.page_table.shape[1])
-        places = torch.from_numpy(at)
-        if meta.page_table.device.type == "cuda":
-            places = places.pin_memory()  # torch keeps it until the copy is done
-        places = places.to(meta.page_table.device, non_blocking=True)
+        device = meta.page_table.device
+        places = staged(at, device).to(device, non_blocking=True)
         return PageLists(
             torch.from_numpy(np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)),
             torch.take(meta.page_table[first:last], places),

@@ -22,7 +22,7 @@ from .calls import Calls
 from .components import TritonSettings
 from .forms import require_known_form
 from .launch import Blocks, prefill_blocks, query_tiles
-from .parts import Prefill, requests_of
+from .parts import Prefill, prefill_of
 from .triton import TritonAttention
 
 if TYPE_CHECKING:
@@ -96,10 +96,7 @@ class InvariantAttention(AttentionBackend):
     ) -> Prefill:
         tokens = calls.prefill_blocks.rows // self.tiled.group
         tiles = query_tiles(counts[first:last], meta.host_context[first:last], tokens)
-        host, device = torch.from_numpy(tiles), meta.context.device
-        if device.type != "cpu":
-            host = host.pin_memory()  # torch keeps pinned memory until the copy is done
-        return Prefill(requests_of(meta, first, last), host.to(device, non_blocking=True))
+        return prefill_of(meta, first, last, tiles)
 
     def forward(
         self,

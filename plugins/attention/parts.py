@@ -5,8 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from .device import staged
+
 if TYPE_CHECKING:
+    import numpy as np
     import torch
+    from numpy.typing import NDArray
 
     from camshaft.contracts.attention import AttentionMeta
     from camshaft.kernel_launch import KernelLaunch
@@ -113,6 +117,13 @@ def requests_of(meta: AttentionMeta, first: int, last: int) -> Requests:
         last - first,
         table.stride(0),
     )
+
+
+def prefill_of(meta: AttentionMeta, first: int, last: int, tiles: NDArray[np.integer]) -> Prefill:
+    """Return a run of a step's requests with their tiles, see `query_tiles`, on the device."""
+    device = meta.context.device
+    sent = staged(tiles, device).to(device, non_blocking=True)
+    return Prefill(requests_of(meta, first, last), sent)
 
 
 Parts = list[Decode | Prefill]

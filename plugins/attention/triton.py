@@ -30,7 +30,7 @@ from .launch import (
     query_tiles,
 )
 from .pages import ORDER
-from .parts import Decode, Parts, Prefill, requests_of
+from .parts import Decode, Parts, Prefill, prefill_of, requests_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -182,12 +182,8 @@ class TritonAttention(AttentionBackend):
 
     def _plan_prefill(self, meta: AttentionMeta, counts: NDArray[np.int32], first: int) -> Prefill:
         tokens = self.prefill_blocks.rows // self.group
-        host = torch.from_numpy(query_tiles(counts[first:], meta.host_context[first:], tokens))
-        device = meta.context.device
-        if device.type != "cpu":
-            host = host.pin_memory()  # torch keeps pinned memory until the copy is done
-        tiles = host.to(device, non_blocking=True)
-        return Prefill(requests_of(meta, first, len(counts)), tiles)
+        tiles = query_tiles(counts[first:], meta.host_context[first:], tokens)
+        return prefill_of(meta, first, len(counts), tiles)
 
     def _on(self, device: torch.device) -> OnDevice:
         """Return facts of the device, and let launches know them."""

@@ -1,8 +1,8 @@
-"""What the paged cache is not given: specs it cannot serve, forks that cannot be."""
+"""What managers are not given: specs they cannot serve, forks that cannot be, surplus tokens."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from camshaft.errors import CamshaftError
 
@@ -14,6 +14,19 @@ if TYPE_CHECKING:
     from camshaft.contracts.cache import CacheSpec, GroupSpec, Prefix
 
     from .tables import PageTables
+
+
+class Open(Protocol):
+    """What is checked of an open request."""
+
+    uid: int
+    prefix: Prefix
+    committed: int
+
+    @property
+    def pages(self) -> int:
+        """Pages of its table."""
+        ...
 
 
 def check_spec(
@@ -55,19 +68,53 @@ def _faults(place: int, group: GroupSpec, kinds: Collection[str]) -> list[str]:
     return faults
 
 
+def check_fork_text(source: Open, prefix: Prefix, at: int, page_tokens: int) -> None:
+    """Refuse a fork of `source` after `at` tokens with another text, or longer than its pages.
+
+    Raises:
+        ValueError: Says why.
+    """
+    own = source.prefix
+    if not 0 <= at <= source.pages * page_tokens:
+        raise ValueError(f"request {source.uid} has no pages for {at} tokens")
+    if (prefix.salt, prefix.adapter, prefix.scope) != (own.salt, own.adapter, own.scope):
+        raise ValueError(f"a fork of request {source.uid} has another salt, adapter or scope")
+    if prefix.tokens[:at] != own.tokens[:at]:
+        raise ValueError(f"a fork of request {source.uid} differs from it before token {at}")
+
+
+def check_commit(request: Open, tokens: int, page_tokens: int) -> None:
+    """Refuse a commit of more tokens than are known, or have pages.
+
+    Raises:
+        ValueError: Says how many there are.
+    """
+    most = min(len(request.prefix.tokens), request.pages * page_tokens)
+    if tokens > most:
+        raise ValueError(f"request {request.uid} commits {tokens} tokens, but has only {most}")
+
+
+def check_shrink(request: Open, tokens: int) -> None:
+    """Refuse to take back what is committed.
+
+    Raises:
+        ValueError: Says how much that is.
+    """
+    if tokens < request.committed:
+        raise ValueError(
+            f"request {request.uid} cannot shrink to {tokens} tokens: "
+            f"{request.committed} are committed"
+        )
+
+
 def check_fork(spec: CacheSpec, source: PageTables, prefix: Prefix, at: int) -> None:
     """Refuse a fork of `source` after `at` tokens that would share what it must not.
 
     Raises:
         ValueError: Says why.
     """
-    own, size = source.prefix, spec.page_tokens
-    if not 0 <= at <= source.pages * size:
-        raise ValueError(f"request {source.uid} has no pages for {at} tokens")
-    if (prefix.salt, prefix.adapter, prefix.scope) != (own.salt, own.adapter, own.scope):
-        raise ValueError(f"a fork of request {source.uid} has another salt, adapter or scope")
-    if prefix.tokens[:at] != own.tokens[:at]:
-        raise ValueError(f"a fork of request {source.uid} differs from it before token {at}")
+    size = spec.page_tokens
+    check_fork_text(source, prefix, at, size)
     for place, group in enumerate(spec.groups):
         needed = range(passed_pages(at, group.window, size), -(-at // size))
         if needed and source.passed[place] > needed[0]:

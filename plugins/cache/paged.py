@@ -9,17 +9,14 @@ waits for the steps in flight (see `pool`).
 
 from __future__ import annotations
 
-from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
 from camshaft.contracts.cache import (
     EMPTY_DELTA,
     NULL_PAGE,
-    CacheEvent,
     CacheSpec,
     Delta,
     Hit,
-    KVManager,
     NoSpace,
     PageCopy,
     PoolUsage,
@@ -28,21 +25,16 @@ from camshaft.contracts.cache import (
     Wait,
 )
 
-from .checks import check_fork, check_spec
+from .checks import check_commit, check_fork, check_shrink, check_spec
 from .integrity import broken_invariants
+from .manager import PageManager
 from .matching import passed_pages
 from .pool import CachedPage, Pool
 from .prefix_index import PrefixIndex
 from .tables import PageTables
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from typing import Literal
-
     from .components import PagedSettings
-
-_EVENTS_KEPT = 4096
-"""Events kept for a reader that does not come; the oldest are lost first."""
 
 
 class _Found(NamedTuple):
@@ -52,13 +44,11 @@ class _Found(NamedTuple):
     pages: tuple[list[CachedPage], ...]
 
 
-class Paged(KVManager):
+class Paged(PageManager[PageTables]):
     """Manages full and sliding groups. See the module, and `pool` for the classes of a page.
 
     Attributes:
-        spec: What it manages.
         pools: One for each group.
-        requests: The open requests by uid.
         leases: By name, the pages of each pool that it holds.
     """
 
@@ -69,18 +59,14 @@ class Paged(KVManager):
             CamshaftError: The spec asks for something that this manager does not do.
         """
         check_spec(spec)
+        super().__init__(spec)
         self.settings = settings
-        self.spec = spec
-        self.epoch = 0
         self.pools = [Pool(group.pages, spec) for group in spec.groups]
         self.index = PrefixIndex(spec, self.pools)
-        self.requests: dict[int, PageTables] = {}
         self.leases: dict[str, list[list[int]]] = {}
-        self._page_tokens = spec.page_tokens
         self._windows = [group.window for group in spec.groups]
         self._sliding = [place for place, window in enumerate(self._windows) if window]
         self._nothing: tuple[list[CachedPage], ...] = tuple([] for _ in self.pools)
-        self._events: deque[CacheEvent] = deque(maxlen=_EVENTS_KEPT)
 
     def match(self, prefix: Prefix, limit: int) -> Hit:
         """See `KVManager.match`. `ready` is a multiple of the page; nothing is ever loading."""
@@ -190,9 +176,7 @@ class Paged(KVManager):
         tables = self._known(uid)
         if tokens <= tables.committed:
             return EMPTY_DELTA
-        most = min(len(tables.prefix.tokens), tables.pages * self._page_tokens)
-        if tokens > most:
-            raise ValueError(f"request {uid} commits {tokens} tokens, but has only {most}")
+        check_commit(tables, tokens, self._page_tokens)
         stored, replaced = self.index.register(tables, tokens // self._page_tokens, step)
         self._note_all("stored", stored, "commit")
         self._note_all("evicted", replaced, "expired")
@@ -227,10 +211,7 @@ class Paged(KVManager):
             ValueError: `tokens` is less than what is committed.
         """
         tables = self._known(uid)
-        if tokens < tables.committed:
-            raise ValueError(
-                f"request {uid} cannot shrink to {tokens} tokens: {tables.committed} are committed"
-            )
+        check_shrink(tables, tokens)
         keep = -(-tokens // self._page_tokens)
         for pool, table in zip(self.pools, tables.groups, strict=True):
             pool.drop(table[keep:][::-1], step, self.spec.now(), tables.committed)
@@ -318,28 +299,6 @@ class Paged(KVManager):
     def check_integrity(self) -> list[str]:
         """See `KVManager.check_integrity`."""
         return broken_invariants(self)
-
-    def events(self) -> list[CacheEvent]:
-        """See `KVManager.events`. When nobody asks, only the newest few thousand are kept."""
-        events = list(self._events)
-        self._events.clear()
-        return events
-
-    def _known(self, uid: int) -> PageTables:
-        tables = self.requests.get(uid)
-        if tables is None:
-            raise LookupError(f"request {uid} is not open: it has no pages, or was freed already")
-        return tables
-
-    def _note(self, kind: Literal["stored", "evicted"], pool: int, pages: int, why: str) -> None:
-        """Record a change of what a match may find."""
-        self.epoch += 1
-        self._events.append(CacheEvent(kind, pool, pages, why))
-
-    def _note_all(self, kind: Literal["stored", "evicted"], pages: Sequence[int], why: str) -> None:
-        for pool, count in enumerate(pages):
-            if count:
-                self._note(kind, pool, count, why)
 
 
 def _whole(groups: list[list[int]]) -> Delta:

@@ -13,17 +13,14 @@ touch the tree.
 
 from __future__ import annotations
 
-from collections import deque
 from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
 from camshaft.contracts.cache import (
     EMPTY_DELTA,
-    CacheEvent,
     CacheSpec,
     Delta,
     Hit,
-    KVManager,
     NoSpace,
     PageCopy,
     PoolUsage,
@@ -32,7 +29,8 @@ from camshaft.contracts.cache import (
     Wait,
 )
 
-from .checks import check_fork, check_spec
+from .checks import check_commit, check_fork, check_shrink, check_spec
+from .manager import PageManager
 from .radix_index import RadixIndex
 from .radix_integrity import broken_invariants
 from .radix_node import Node
@@ -42,12 +40,7 @@ from .radix_tree import NOTHING_KEPT, Kept, RadixTree
 from .radix_trust import Trust
 
 if TYPE_CHECKING:
-    from typing import Literal
-
     from .components import RadixSettings
-
-_EVENTS_KEPT = 4096
-"""Events kept for a reader that does not come; the oldest are lost first."""
 
 
 class _Found(NamedTuple):
@@ -57,13 +50,11 @@ class _Found(NamedTuple):
     nodes: list[Node]
 
 
-class Radix(KVManager):
+class Radix(PageManager[RadixTables]):
     """Manages full groups, with a tree for each. See the module.
 
     Attributes:
-        spec: What it manages.
         trees: One for each group; each has the group's pool.
-        requests: The open requests by uid.
         trust: Knows the leases, and takes back what was wrong.
         index: Knows what is matchable.
     """
@@ -75,18 +66,14 @@ class Radix(KVManager):
             CamshaftError: The spec asks for something that this manager does not do.
         """
         check_spec(spec, "radix", frozenset({"full"}))
+        super().__init__(spec)
         self.settings = settings
-        self.spec = spec
-        self.epoch = 0
         self.trees = [
             RadixTree(RadixPool(group.pages, spec), spec.page_tokens) for group in spec.groups
         ]
-        self.requests: dict[int, RadixTables] = {}
         self.trust = Trust(self.trees, self.requests, spec.page_tokens)
         self.index = RadixIndex(spec, self.trees, self.trust)
-        self._page_tokens = spec.page_tokens
         self._nothing = [NOTHING_KEPT] * len(self.trees)
-        self._events: deque[CacheEvent] = deque(maxlen=_EVENTS_KEPT)
 
     def match(self, prefix: Prefix, limit: int) -> Hit:
         """See `KVManager.match`. `ready` is a multiple of the page; nothing is ever loading."""
@@ -201,9 +188,7 @@ class Radix(KVManager):
         tables = self._known(uid)
         if tokens <= tables.committed:
             return EMPTY_DELTA
-        most = min(len(tables.prefix.tokens), tables.pages * self._page_tokens)
-        if tokens > most:
-            raise ValueError(f"request {uid} commits {tokens} tokens, but has only {most}")
+        check_commit(tables, tokens, self._page_tokens)
         first, full = tables.committed // self._page_tokens, tokens // self._page_tokens
         tables.committed = tokens
         if full == first or not self.spec.prefix:
@@ -244,10 +229,7 @@ class Radix(KVManager):
             ValueError: `tokens` is less than what is committed.
         """
         tables = self._known(uid)
-        if tokens < tables.committed:
-            raise ValueError(
-                f"request {uid} cannot shrink to {tokens} tokens: {tables.committed} are committed"
-            )
+        check_shrink(tables, tokens)
         keep = -(-tokens // self._page_tokens)
         for tree, table in zip(self.trees, tables.groups, strict=True):
             tree.pool.drop(table[keep:], step)
@@ -358,28 +340,6 @@ class Radix(KVManager):
     def check_integrity(self) -> list[str]:
         """See `KVManager.check_integrity`."""
         return broken_invariants(self)
-
-    def events(self) -> list[CacheEvent]:
-        """See `KVManager.events`. When nobody asks, only the newest few thousand are kept."""
-        events = list(self._events)
-        self._events.clear()
-        return events
-
-    def _known(self, uid: int) -> RadixTables:
-        tables = self.requests.get(uid)
-        if tables is None:
-            raise LookupError(f"request {uid} is not open: it has no pages, or was freed already")
-        return tables
-
-    def _note(self, kind: Literal["stored", "evicted"], pool: int, pages: int, why: str) -> None:
-        """Record a change of what a match may find."""
-        self.epoch += 1
-        self._events.append(CacheEvent(kind, pool, pages, why))
-
-    def _note_all(self, kind: Literal["stored", "evicted"], pages: list[int], why: str) -> None:
-        for pool, count in enumerate(pages):
-            if count:
-                self._note(kind, pool, count, why)
 
 
 def _whole(groups: list[list[int]]) -> Delta:

@@ -1,4 +1,4 @@
-"""What the token table is not given, and a recount of everything that it keeps count of."""
+"""A recount of everything that the token table keeps count of."""
 
 from __future__ import annotations
 
@@ -23,50 +23,9 @@ from .token_table_runs import path_pages
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from camshaft.contracts.cache import Prefix
-
     from .token_table_manager import RunTable
     from .token_table_requests import OpenRequest
     from .token_table_runs import Run, RunTree
-
-
-def check_fork(source: OpenRequest, prefix: Prefix, at: int, page_tokens: int) -> None:
-    """Refuse a fork of `source` after `at` tokens that would share what it must not.
-
-    Raises:
-        ValueError: Says why.
-    """
-    own = source.prefix
-    if not 0 <= at <= source.pages * page_tokens:
-        raise ValueError(f"request {source.uid} has no pages for {at} tokens")
-    if (prefix.salt, prefix.adapter, prefix.scope) != (own.salt, own.adapter, own.scope):
-        raise ValueError(f"a fork of request {source.uid} has another salt, adapter or scope")
-    if prefix.tokens[:at] != own.tokens[:at]:
-        raise ValueError(f"a fork of request {source.uid} differs from it before token {at}")
-
-
-def check_commit(request: OpenRequest, tokens: int, page_tokens: int) -> None:
-    """Refuse a commit of more tokens than are known, or have pages.
-
-    Raises:
-        ValueError: Says how many there are.
-    """
-    most = min(len(request.prefix.tokens), request.pages * page_tokens)
-    if tokens > most:
-        raise ValueError(f"request {request.uid} commits {tokens} tokens, but has only {most}")
-
-
-def check_shrink(request: OpenRequest, tokens: int) -> None:
-    """Refuse to take back what is committed.
-
-    Raises:
-        ValueError: Says how much that is.
-    """
-    if tokens < request.committed:
-        raise ValueError(
-            f"request {request.uid} cannot shrink to {tokens} tokens: "
-            f"{request.committed} are committed"
-        )
 
 
 def broken_invariants(cache: RunTable) -> list[str]:

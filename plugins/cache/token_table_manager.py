@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from array import array
-from collections import deque
 from typing import TYPE_CHECKING
 
 from camshaft.contracts.cache import (
@@ -12,7 +11,6 @@ from camshaft.contracts.cache import (
     CacheSpec,
     Delta,
     Hit,
-    KVManager,
     NoSpace,
     PageCopy,
     PoolUsage,
@@ -21,10 +19,11 @@ from camshaft.contracts.cache import (
     Wait,
 )
 
-from .checks import check_spec
+from .checks import check_commit, check_fork_text, check_shrink, check_spec
 from .digests import PageDigests
+from .manager import PageManager
 from .token_table_admission import Admission, lacking
-from .token_table_checks import broken_invariants, check_commit, check_fork, check_shrink
+from .token_table_checks import broken_invariants
 from .token_table_hits import Found, find, paths_of
 from .token_table_pages import Pages, pages_of
 from .token_table_pool import TokenPool
@@ -35,23 +34,17 @@ from .versions import Versions, namespace_key
 
 if TYPE_CHECKING:
     from collections.abc import Collection
-    from typing import Literal
 
     from camshaft.contracts.cache import GroupKind
 
     from .components import TokenTableSettings
 
-_EVENTS_KEPT = 4096
-"""Events kept for a reader that does not come; the oldest are lost first."""
 
-
-class RunTable(KVManager):
+class RunTable(PageManager[OpenRequest]):
     """Manages full groups. See `token_table`.
 
     Attributes:
-        spec: What it manages.
         pools: One for each group.
-        requests: The open requests by uid.
     """
 
     def __init__(self, settings: TokenTableSettings, spec: CacheSpec) -> None:
@@ -61,19 +54,15 @@ class RunTable(KVManager):
             CamshaftError: The spec has groups that this manager does not do.
         """
         check_spec(spec, "token_table", frozenset({"full"}))
+        super().__init__(spec)
         self.settings = settings
-        self.spec = spec
-        self.epoch = 0
         self.pools = [TokenPool(group.pages, spec) for group in spec.groups]
         self._free = self.pools[0].pages.free
-        self.requests: dict[int, OpenRequest] = {}
-        self._page_tokens = spec.page_tokens
         self._digests = PageDigests(spec.identity, spec.page_tokens)
         self._versions = Versions()
         self._trust = Trust(self.pools, self.requests)
         self._unseen = False  # whether commits wait to be entered into the trees
         self._admission = Admission(self.pools, self.requests, spec.page_tokens)
-        self._events: deque[CacheEvent] = deque(maxlen=_EVENTS_KEPT)
 
     @classmethod
     def supports(cls, page_tokens: int, kinds: Collection[GroupKind]) -> list[str]:
@@ -275,7 +264,7 @@ class RunTable(KVManager):
         source = self._known(parent)
         if child in self.requests:
             raise ValueError(f"request {child} is open already")
-        check_fork(source, prefix, at, self._page_tokens)
+        check_fork_text(source, prefix, at, self._page_tokens)
         full, partial = at // self._page_tokens, at % self._page_tokens > 0
         for group, pool in enumerate(self.pools):
             if partial and not pool.pages.available():
@@ -371,22 +360,9 @@ class RunTable(KVManager):
     def events(self) -> list[CacheEvent]:
         """See `KVManager.events`. When nobody asks, only the newest few thousand are kept."""
         self._enter_all()
-        events = list(self._events)
-        self._events.clear()
-        return events
-
-    def _known(self, uid: int) -> OpenRequest:
-        request = self.requests.get(uid)
-        if request is None:
-            raise LookupError(f"request {uid} is not open: it has no pages, or was freed already")
-        return request
+        return super().events()
 
     def _note_stored(self, group: int, pages: int) -> None:
         """Record that pages were entered. The epoch changed when they were committed."""
         if pages:
             self._events.append(CacheEvent("stored", group, pages, "commit"))
-
-    def _note(self, kind: Literal["stored", "evicted"], group: int, pages: int, why: str) -> None:
-        """Record a change of what a match may find."""
-        self.epoch += 1
-        self._events.append(CacheEvent(kind, group, pages, why))

@@ -58,7 +58,7 @@ def test_all_policies_of_this_folder_are_played() -> None:
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("manager", MANAGERS)
 def test_random_use(manager: str, policy: str) -> None:
-    seen = play(manager, policy, runs=25, steps=50)
+    seen = play(manager, policy, runs=60, steps=50)
     assert min(seen[one] for one in ("hit", "evict", "preempt")) > 0
 
 
