@@ -162,11 +162,11 @@ def test_it_serves_what_triton_refuses_as_dependent_on_the_batch() -> None:
     assert InvariantAttention.supports(narrow, FACTS) == ["keys have 64 elements and values 32"]
 
 
-def test_quantised_pages_are_refused() -> None:
-    class Int8(KVQuant):
-        name = "int8"
+def test_pages_in_a_form_that_its_kernels_do_not_know_are_refused() -> None:
+    class Int3(KVQuant):
+        name = "int3"
         layout = write = read = None  # type: ignore[assignment]
 
     spec = AttentionSpec(4, 2, 64, 64, "float32", 16)
     with pytest.raises(PluginError, match="'invariant' cannot read keys and values stored as"):
-        InvariantAttention(InvariantSettings(), spec, Int8())
+        InvariantAttention(InvariantSettings(), spec, Int3())
