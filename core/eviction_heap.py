@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import itertools
-from heapq import heapify, heappop, heappush, heapreplace
+from collections import deque
+from heapq import heapify, heappop, heappush
 from math import inf
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 from .contracts.eviction import Entry
 
@@ -23,7 +24,7 @@ _SPARE = 64
 class _Place(Generic[E]):
     """Where an entry stands.
 
-    `record` numbers its one valid record in the heap (0: it has none), made under `queued`. That
+    `record` numbers its one valid record in the queue (0: it has none), made under `queued`. That
     key is never above `key`, so the record surfaces in time to be renewed.
     """
 
@@ -36,6 +37,9 @@ class _Place(Generic[E]):
         self.record = 0
         self.due = inf
         self.evictable = False
+
+
+_Record: TypeAlias = tuple[Any, int, _Place[E]]
 
 
 class EvictionHeap(Generic[E]):
@@ -59,7 +63,9 @@ class EvictionHeap(Generic[E]):
         self.policy = policy
         self._now = now
         self._places: dict[E, _Place[E]] = {}
-        self._heap: list[tuple[Any, int, _Place[E]]] = []
+        # Most policies make keys in rising order: such records stand in a queue, others in a heap.
+        self._rising: deque[_Record[E]] = deque()
+        self._heap: list[_Record[E]] = []
         self._timed: list[tuple[float, int, _Place[E]]] = []
         self._numbers = itertools.count(1)
         self._evictable = 0
@@ -135,6 +141,10 @@ class EvictionHeap(Generic[E]):
         self._drop(self._places[entry])
         self.policy.on_discard(entry)
 
+    def is_due(self, entry: E) -> bool:
+        """Whether an entry has expired, and goes for that."""
+        return entry.expires_s < inf and entry.expires_s <= self._now()
+
     def first(self) -> E | None:
         """Return the entry that `pop` would evict, which stays; None when nothing is evictable."""
         place = self._expired()
@@ -161,7 +171,7 @@ class EvictionHeap(Generic[E]):
 
         Entries with equal keys go in the order of insertion. None when nothing is evictable.
         """
-        place = self._expired()
+        place = self._expired() if self._timed else None
         if place is not None:
             self._drop(place)
             self.policy.on_discard(place.entry)
@@ -176,10 +186,17 @@ class EvictionHeap(Generic[E]):
     def _queue(self, place: _Place[E]) -> None:
         place.record = next(self._numbers)
         place.queued = place.key
-        heappush(self._heap, (place.key, place.record, place))
-        if len(self._heap) > 2 * len(self._places) + _SPARE:
+        self._push((place.key, place.record, place))
+        if len(self._heap) + len(self._rising) > 2 * len(self._places) + _SPARE:
             self._heap = [one for one in self._heap if one[2].record == one[1]]
             heapify(self._heap)
+            self._rising = deque(one for one in self._rising if one[2].record == one[1])
+
+    def _push(self, record: _Record[E]) -> None:
+        if not self._rising or self._rising[-1] < record:
+            self._rising.append(record)
+        else:
+            heappush(self._heap, record)
 
     def _queue_expiry(self, place: _Place[E]) -> None:
         place.due = place.entry.expires_s
@@ -192,20 +209,24 @@ class EvictionHeap(Generic[E]):
             heapify(self._timed)
 
     def _smallest(self) -> _Place[E] | None:
-        heap = self._heap
-        while heap:
-            _, record, place = heap[0]
-            if place.record != record:
-                heappop(heap)
-            elif not place.evictable:
-                heappop(heap)
-                place.record = 0
-            elif place.queued < place.key:
-                # Renewed under the number that it has: among equals the older one stays ahead.
-                place.queued = place.key
-                heapreplace(heap, (place.key, record, place))
-            else:
+        heap, rising = self._heap, self._rising
+        while heap or rising:
+            in_heap = not rising or (bool(heap) and heap[0] < rising[0])
+            _, record, place = heap[0] if in_heap else rising[0]
+            if place.record == record and place.evictable and not place.queued < place.key:
                 return place
+            if in_heap:
+                heappop(heap)
+            else:
+                rising.popleft()
+            if place.record != record:
+                continue
+            if not place.evictable:
+                place.record = 0
+                continue
+            # Renewed under the number that it has: among equals the older one stays ahead.
+            place.queued = place.key
+            self._push((place.key, record, place))
         return None
 
     def _expired(self) -> _Place[E] | None:

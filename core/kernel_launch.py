@@ -15,10 +15,15 @@ Triton launches as usual what is not known well enough: arguments of other types
 Triton, other vendors' devices, the interpreter, and whenever a profiler or a debugging option wants
 to see launches. Only then it is checked that tensors are on the device, and that globals which a
 kernel reads have not changed.
+
+Within `compiling_ahead` nothing is launched: what a launch would need is compiled in threads.
 """
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -27,7 +32,8 @@ import torch
 from .errors import PluginError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
+    from concurrent.futures import Future
 
 VERSION = "3.6."
 """Of Triton, whose launchers are known."""
@@ -38,6 +44,8 @@ twice, metadata twice, hooks twice.
 """
 
 MOST_INT = 2**31 - 1
+
+_ahead: ContextVar[bool] = ContextVar("compiling ahead", default=False)
 
 
 class _Kinds(NamedTuple):
@@ -105,7 +113,7 @@ class KernelLaunch:
             kinds = self._kinds[types] = self._sort(types)
         runtime = self._runtime
         if runtime is None or kinds is None or runtime.watched():
-            self._kernel[grid](*args, **self._constants)
+            self._through_triton(grid, args)
             return
         device = runtime.device()
         values: list[Any] = list(args)
@@ -116,10 +124,16 @@ class KernelLaunch:
             kinds.compiled[key] = _compiled(self._kernel[grid](*args, **self._constants))
             return
         if compiled is None:
-            self._kernel[grid](*args, **self._constants)
+            self._through_triton(grid, args)
             return
         stream, function, before = runtime.stream(device), compiled.function, compiled.before
         compiled.launch(*grid, stream, function, *before, *values, *self._after)
+
+    def _through_triton(self, grid: tuple[int, int, int], args: tuple[object, ...]) -> None:
+        if _ahead.get():
+            self._kernel.warmup(*args, grid=grid, **self._constants)
+        else:
+            self._kernel[grid](*args, **self._constants)
 
     def _sort(self, types: tuple[type, ...]) -> _Kinds | None:
         """Sort arguments by type; None if there are types that are not understood."""
@@ -135,6 +149,64 @@ class KernelLaunch:
 def launcher(kernel: Any, **constants: object) -> KernelLaunch:  # noqa: ANN401 - untyped there
     """Return the same `KernelLaunch` for the same kernel, constants and options."""
     return KernelLaunch(kernel, **constants)
+
+
+def know_the_compiler() -> None:
+    """Let Triton take its own fingerprint, a part of every key of its cache: it reads 400 MB.
+
+    Once in a process; best in a thread, early.
+    """
+    from triton.runtime.cache import triton_key
+
+    triton_key()
+
+
+@contextmanager
+def compiling_ahead(threads: int) -> Iterator[None]:
+    """Compile kernels that this thread calls, several at a time, and launch none of them.
+
+    Whatever they would have written is void. They are compiled for the arguments that they are
+    called with, as a launch would, and loaded; that is done when the context ends. Of a kernel that
+    cannot be compiled the first launch tells.
+
+    Args:
+        threads: Most kernels at a time.
+    """
+    from triton import AsyncCompileMode
+
+    device = torch.cuda.current_device() if torch.cuda.is_initialized() else None
+    pool = ThreadPoolExecutor(threads, initializer=_use, initargs=(device,))
+    with pool, AsyncCompileMode(_Loading(pool), ignore_errors=True):
+        token = _ahead.set(True)
+        try:
+            yield
+        finally:
+            _ahead.reset(token)
+
+
+def _use(device: int | None) -> None:
+    if device is not None:
+        torch.cuda.set_device(device)  # every thread has its own
+
+
+class _Loading:
+    """A pool in which a compiled kernel is loaded, too: a first launch would do it else.
+
+    For that Triton also compiles a launcher for each new signature, in C.
+    """
+
+    def __init__(self, pool: ThreadPoolExecutor) -> None:
+        self._pool = pool
+
+    def submit(self, compile_one: Callable[[], Any]) -> Future[Any]:
+        """Compile and load a kernel."""
+
+        def compiled_and_loaded() -> Any:  # noqa: ANN401 - untyped there
+            kernel = compile_one()
+            _ = kernel.run  # loads when first read
+            return kernel
+
+        return self._pool.submit(compiled_and_loaded)
 
 
 def _replace(values: list[Any], kinds: _Kinds, device: int) -> tuple[object, ...]:
@@ -184,13 +256,14 @@ class Runtime:
         return stream
 
     def watched(self) -> bool:
-        """Return whether somebody wants to see launches, or code is compiled for debugging."""
+        """Return whether launches are Triton's: seen by others, for debugging, compiled ahead."""
         options = self._knobs.runtime
         return (
             _calls(options.launch_enter_hook)
             or _calls(options.launch_exit_hook)
             or options.debug
             or self._knobs.compilation.instrumentation_mode != ""
+            or _ahead.get()
         )
 
 

@@ -98,7 +98,7 @@ def add_rms_norm(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """See `Ops.add_rms_norm`."""
     total = residual.add_(x)
-    return rms_norm(total, weight, eps), total
+    return rms_norm(total, weight, eps).to(x.dtype), total
 
 
 def linear(

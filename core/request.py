@@ -67,9 +67,18 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TokenSpan(msgspec.Struct, frozen=True, tag="tokens"):
-    """A run of token ids of the input. Other kinds of span will stand beside it."""
+    """A run of token ids of the input. Other kinds of span will stand beside it.
+
+    Attributes:
+        ids: The tokens.
+        position: Of its first token, where the span is a module: its keys and values are computed
+            alone, as if nothing stood before it, and shared by all who have it at this position.
+            Modules are whole pages and come before all other spans, by rising position; those
+            follow the last module. None for spans that just go on.
+    """
 
     ids: list[int]
+    position: int | None = None
 
 
 class CacheScope(msgspec.Struct, frozen=True):
@@ -129,6 +138,11 @@ class Request(msgspec.Struct, kw_only=True):
     adapter: int = 0
     arm: str = ""
     needs_host_tokens: bool = False
+
+    @property
+    def modules(self) -> tuple[TokenSpan, ...]:
+        """The spans that are computed alone."""
+        return tuple(span for span in self.spans if span.position is not None)
 
     @property
     def prompt_ids(self) -> list[int]:

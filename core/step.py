@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     Int32 = NDArray[np.int32]
     Float32 = NDArray[np.float32]
 
-FORMAT = 1
+FORMAT = 2
 """Version of the packed form; an executor refuses another one."""
 
 FROM_DEVICE = -1
@@ -80,6 +80,7 @@ class Admissions:
         slots: [A].
         context: [A] tokens whose keys and values are in pages already (prefix hit).
         produced: [A] output tokens so far; above 0 after a preemption.
+        offsets: [A] by what the position of a token exceeds its index; empty if all are 0.
         seeds: [A, 2] low and high half of the 64-bit seed.
         top_k: [A] 0 is off.
         min_tokens: [A].
@@ -102,6 +103,7 @@ class Admissions:
     slots: Int32 = field(default_factory=_nothing)
     context: Int32 = field(default_factory=_nothing)
     produced: Int32 = field(default_factory=_nothing)
+    offsets: Int32 = field(default_factory=_nothing)
     seeds: Int32 = field(default_factory=lambda: np.zeros((0, 2), dtype=np.int32))
     top_k: Int32 = field(default_factory=_nothing)
     min_tokens: Int32 = field(default_factory=_nothing)
@@ -168,9 +170,10 @@ class Step:
 
     def pack(self) -> Int32:
         """Return the step as one int32 array: version, then each array's size and bits."""
-        arrays = [array.reshape(-1).view(np.int32) for array in _arrays(self)]
+        arrays = _arrays(self)
         sizes = int32([array.size for array in arrays])
-        return np.concatenate([int32([FORMAT, self.id, self.decode_requests]), sizes, *arrays])
+        filled = [array.reshape(-1).view(np.int32) for array in arrays if array.size]
+        return np.concatenate([int32([FORMAT, self.id, self.decode_requests]), sizes, *filled])
 
     @classmethod
     def unpack(cls, packed: Int32) -> Step:

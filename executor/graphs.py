@@ -71,7 +71,7 @@ class DecodeGraphs:
         self.sizes = padded_sizes(most_requests)
         self.room = room
         self.replays = 0
-        self._recorded: dict[tuple[int, Hashable, tuple[bool, ...]], _Recording] = {}
+        self._recorded: dict[tuple[int, Hashable, tuple[bool, ...], bool], _Recording] = {}
 
     @staticmethod
     def allowed(executor: TorchExecutor) -> bool:
@@ -112,10 +112,11 @@ class DecodeGraphs:
         count = len(slots)
         size = self.sizes[int(np.searchsorted(self.sizes, count))]
         sharing = tuple(one is not None for one in shared)
-        recording = self._recorded.get((size, choice, sharing))
+        shifted = self.executor.parts.state.shifts(slots)
+        recording = self._recorded.get((size, choice, sharing, shifted))
         if recording is None:
-            recording = self._record(size, choice, sharing)
-            self._recorded[size, choice, sharing] = recording
+            recording = self._record(size, choice, sharing, shifted)
+            self._recorded[size, choice, sharing, shifted] = recording
         self._send_slots(recording, slots)
         self._send_shared(recording, shared)
         (result,) = recording.graph.replay()
@@ -140,11 +141,13 @@ class DecodeGraphs:
                 decode.share(recording.metas[index].plan, one)
                 recording.shared[index] = one
 
-    def _record(self, size: int, choice: Hashable, sharing: tuple[bool, ...]) -> _Recording:
+    def _record(
+        self, size: int, choice: Hashable, sharing: tuple[bool, ...], shifted: bool
+    ) -> _Recording:
         state = self.executor.parts.state
         held = np.full(size, state.padding, dtype=np.int64)
         slots = to_device(held, state.device)
-        metas = self._plans(size, slots, sharing)
+        metas = self._plans(size, slots, sharing, shifted)
 
         def step() -> Outputs:
             logits = self._step(slots, metas)
@@ -155,7 +158,7 @@ class DecodeGraphs:
         return _Recording(slots, metas, graph, held, [None] * len(metas))
 
     def _plans(
-        self, size: int, slots: torch.Tensor, sharing: tuple[bool, ...]
+        self, size: int, slots: torch.Tensor, sharing: tuple[bool, ...], shifted: bool
     ) -> list[AttentionMeta]:
         """Let attention choose its splits for the largest step of this size."""
         state = self.executor.parts.state
@@ -169,7 +172,8 @@ class DecodeGraphs:
                 decode_requests=size,
                 query_start=torch.from_numpy(starts).to(state.device, torch.int64),
                 context=context,
-                positions=context,  # a request's only token stands behind its context
+                # a request's only token stands behind its context
+                positions=torch.zeros_like(context) if shifted else context,
                 request=torch.arange(size, device=state.device),
                 page_table=table[slots],
                 write_page=torch.zeros(size, dtype=torch.int64, device=state.device),
@@ -190,6 +194,8 @@ class DecodeGraphs:
         for table, group, meta in zip(state.tables, parts.groups, metas, strict=True):
             # the buffers that the plan knows are filled, not replaced
             torch.index_select(state.lengths, 0, slots, out=meta.context)
+            if meta.positions is not meta.context:
+                torch.add(meta.context, state.offsets[slots], out=meta.positions)
             torch.index_select(table, 0, slots, out=meta.page_table)
             torch.remainder(meta.context, group.page_tokens, out=meta.write_offset)
             page = meta.context // group.page_tokens
@@ -198,11 +204,11 @@ class DecodeGraphs:
         for layer in parts.model.layers:
             if layer.attention.rope is not None:
                 layer.attention.rope.forget()  # the same buffer holds other positions now
-        tokens, positions = state.last_token[slots], metas[0].context
-        tensors = StepTensors(slots, tokens, slots, positions, groups, None)
+        tokens = state.last_token[slots]
+        tensors = StepTensors(slots, tokens, slots, metas[0].positions, groups, None)
         handover, _ = self.executor.forward(tensors)
         logits = parts.model.logits(parts.model.norm(handover), StepContext(tokens=len(slots)))
         # padding shares one slot, which stays empty
-        state.lengths[slots] = positions + 1
+        state.lengths[slots] = metas[0].context + 1
         state.lengths[state.padding :].zero_()
         return logits

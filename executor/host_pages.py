@@ -55,9 +55,15 @@ class HostPages:
         """
         self.shape = shape
         self.count = count
+        self._memory = memory
         self.flat = memory[: count * shape.page_bytes]
         self.pieces = shape.pieces(self.flat, count)
         self._arrays: list[NDArray[np.uint8]] = [piece.numpy() for piece in self.pieces]
+
+    def first(self, count: int) -> HostPages:
+        """Return room for fewer pages in the same memory. What these held is void."""
+        assert count <= self.count
+        return HostPages(self._memory, self.shape, count)
 
     def read(self, place: int, into: memoryview) -> None:
         """Copy a page out, as one run of bytes."""

@@ -80,7 +80,10 @@ def step_tensors(
     upload.send(state.device)
     slots, lengths, request, offset, tokens, starts = map(upload.tensor, range(len(parts)))
     context = state.lengths[slots]
-    positions = context[request] + offset
+    places = context[request] + offset
+    positions = places
+    if state.shifts(step.slots):
+        positions = places + state.offsets[slots][request]
     per_request = AttentionMeta(
         decode_requests=step.decode_requests,
         query_start=starts,
@@ -88,8 +91,8 @@ def step_tensors(
         positions=positions,
         request=request,
         page_table=state.tables[0],  # this and the next two are each group's own
-        write_page=positions,
-        write_offset=positions,
+        write_page=places,
+        write_offset=places,
         host_query_start=step.starts,
         host_context=step.context,
     )
@@ -103,7 +106,7 @@ def step_tensors(
             _slices(
                 group,
                 replace(
-                    _of_group(per_request, state.tables[index], slots, group, longest),
+                    _of_group(per_request, places, state.tables[index], slots, group, longest),
                     shared=shared[index],
                 ),
             )
@@ -115,20 +118,30 @@ def step_tensors(
 
 def _of_group(
     meta: AttentionMeta,
+    places: torch.Tensor,
     table: torch.Tensor,
     slots: torch.Tensor,
     group: GroupMemory,
     longest: int,
 ) -> AttentionMeta:
-    """Fill in what depends on a group: its pages, and where tokens are written."""
+    """Fill in what depends on a group: its pages, and where tokens are written.
+
+    Args:
+        meta: The rest.
+        places: int64 [T] index of each token in its sequence.
+        table: Of the group.
+        slots: int64 [B].
+        group: Its memory.
+        longest: Tokens of the longest sequence after this step.
+    """
     pages = -(-longest // group.page_tokens)
     own = table[:, :pages][slots]
-    page = meta.positions // group.page_tokens
+    page = places // group.page_tokens
     return replace(
         meta,
         page_table=own,
         write_page=own[meta.request, page].long(),
-        write_offset=meta.positions - page * group.page_tokens,
+        write_offset=places - page * group.page_tokens,
     )
 
 

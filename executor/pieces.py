@@ -27,13 +27,15 @@ if TYPE_CHECKING:
 def token_sizes(most: int) -> list[int]:
     """Return the numbers of tokens that pieces are recorded for, ascending up to `most`.
 
-    Eight from each power of two to the next, so that at most an eighth of the rows is padding.
+    Eight from each power of two to the next, so that at most an eighth of the rows is padding. And
+    chunks of long prompts end at multiples of 1,024: what decodes beside them needs little more.
     """
     sizes = {1, 2, 4, 8, 12, 16, 24, 32, 48, 64}
     power = 64
     while power < most:
         sizes |= {power + part * power // 8 for part in range(1, 9)}
         power *= 2
+    sizes |= {chunks + few for chunks in range(4096, most, 1024) for few in (128, 256)}
     return sorted({min(size, most) for size in sizes})
 
 

@@ -12,7 +12,7 @@ from .upload import to_device
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from camshaft.step import Step
+    from camshaft.step import Admissions, Step
 
 
 class DeviceState:
@@ -20,6 +20,7 @@ class DeviceState:
 
     Attributes:
         lengths: int64 [R] tokens whose keys and values are in pages, exact.
+        offsets: int64 [R] by what positions exceed indices.
         last_token: int64 [R] newest token of each slot.
         drafts: int64 [R, K] draft tokens for the next step.
         tables: One int32 [R, kernel pages] for each KV group.
@@ -43,6 +44,8 @@ class DeviceState:
         self.padding = slots
         slots += 1
         self.lengths = torch.zeros(slots, dtype=torch.int64, device=device)
+        self.offsets = torch.zeros(slots, dtype=torch.int64, device=device)
+        self._shifted = np.zeros(slots, dtype=np.bool_)
         self.last_token = torch.zeros(slots, dtype=torch.int64, device=device)
         self.drafts = torch.full((slots, drafts), -1, dtype=torch.int64, device=device)
         width = -(-max_pages // ratio) * ratio
@@ -60,10 +63,26 @@ class DeviceState:
         if len(admitted):
             slots = self.to_device(admitted.slots)
             self.lengths[slots] = self.to_device(admitted.context)
+            self._update_offsets(admitted, slots)
             for table in self.tables:
                 table.index_fill_(0, slots, 0)  # to assign a number would wait for the device
         if len(step.write_group):
             self._write_tables(step)
+
+    def shifts(self, slots: NDArray[np.int32]) -> bool:
+        """Return whether positions of any of these slots differ from indices."""
+        return bool(self._shifted[slots].any())
+
+    def _update_offsets(self, admitted: Admissions, slots: torch.Tensor) -> None:
+        """Take over offsets; nothing is sent as long as nobody has any."""
+        before = self._shifted[admitted.slots]
+        offsets = admitted.offsets
+        if not len(offsets):
+            if not before.any():
+                return
+            offsets = np.zeros_like(admitted.slots)
+        self._shifted[admitted.slots] = offsets != 0
+        self.offsets[slots] = self.to_device(offsets)
 
     def _write_tables(self, step: Step) -> None:
         """Scatter all table writes at once: no Python per page."""

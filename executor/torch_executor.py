@@ -14,6 +14,7 @@ from camshaft.contracts.quant import StepContext
 
 from .graphs import DecodeGraphs
 from .metadata import Slice, StepTensors, step_tensors
+from .moves import AwaitedLoads, PageMoves
 from .outputs import empty_output, host_logprobs, logprob_tensors, recorded_output
 from .pieces import LayerGraphs
 from .prefixes import SharedPages
@@ -22,19 +23,21 @@ from .state import DeviceState
 from .upload import Upload
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable
+    from collections.abc import Hashable, Sequence
 
     from numpy.typing import NDArray
 
     from camshaft.contracts.attention import AttentionLayer, SharedPrefixes
     from camshaft.contracts.hardware import Event, HardwareBackend
     from camshaft.contracts.model import Model
+    from camshaft.contracts.moves import Moved, PageMove
     from camshaft.contracts.ops import Ops
     from camshaft.contracts.sampling import Sampled, Sampler
     from camshaft.contracts.speculator import Speculator
     from camshaft.step import Step, StepOutput
 
     from .groups import GroupMemory
+    from .host_pages import HostPages
 
 
 @dataclass(slots=True)
@@ -90,6 +93,8 @@ class _Landing(NamedTuple):
 class TorchExecutor(Executor):
     """Runs steps eagerly, in launch order, on one stream."""
 
+    moves_pages = True
+
     def __init__(self, parts: TorchParts) -> None:
         self.parts = parts
         self.wants_fresh = parts.poison or any(
@@ -97,10 +102,13 @@ class TorchExecutor(Executor):
             for group in parts.groups
             for backend in (group.prefill, group.decode)
         )
+        self.immediate = parts.hardware.device == "cpu"
         self.graphs: DecodeGraphs | None = None
         self.pieces: LayerGraphs | None = None
         self._flights: dict[int, _Flight] = {}
         self._landings: list[_Landing] = []
+        self._moves = PageMoves(parts.groups, parts.hardware, ratio=parts.state.ratio)
+        self._awaited: AwaitedLoads | None = None
         self._sharing = _sharing(parts)
         self._group_of = {
             layer: index for index, group in enumerate(parts.groups) for layer in group.fields
@@ -109,9 +117,17 @@ class TorchExecutor(Executor):
     @torch.inference_mode()
     def launch(self, step: Step) -> None:
         """See `Executor.launch`."""
+        self._awaited = self._moves.awaited(step)
+        try:
+            self._launch(step)
+        finally:  # a step that failed, too, is the one that others rely on to have waited
+            self._join_loads()
+
+    def _launch(self, step: Step) -> None:
         parts, state = self.parts, self.parts.state
         if len(step.copies) or len(step.fresh):
-            self._move_pages(step)
+            self._join_loads()
+            self._copy_and_wipe(step)
         state.update(step)
         for one in self._sharing:
             if one is not None:
@@ -119,6 +135,7 @@ class TorchExecutor(Executor):
         if len(step.admissions):
             parts.sampler.admit(step.admissions)
         if self.graphs is not None and self.graphs.fits(step):
+            self._join_loads()
             self._flights[step.id] = self._decode(step, self.graphs)
             return
         tensors = step_tensors(step, state, parts.groups, self._shared(step))
@@ -160,7 +177,13 @@ class TorchExecutor(Executor):
             for one in self._sharing
         ]
 
-    def _move_pages(self, step: Step) -> None:
+    def _join_loads(self) -> None:
+        """Let the step wait for all pages that it awaits."""
+        if self._awaited is not None:
+            self._awaited.join_all()
+            self._awaited = None
+
+    def _copy_and_wipe(self, step: Step) -> None:
         groups, ratio = self.parts.groups, self.parts.state.ratio
         spread = np.arange(ratio)
         for index, group in enumerate(groups):
@@ -201,6 +224,8 @@ class TorchExecutor(Executor):
     ) -> None:
         """Attend over the pages with qkv [T, ...], and leave the result in `out` [T, H * Dv]."""
         group = self._group_of[layer.index]
+        if self._awaited is not None:
+            self._awaited.join(group, layer.index)
         fields = self.parts.groups[group].fields[layer.index]
         heads = out.view(len(qkv), layer.heads, layer.value_dim)
         for part in tensors.groups[group]:
@@ -328,6 +353,18 @@ class TorchExecutor(Executor):
             output.drafts = np.full(shape, -1, dtype=np.int32)
             output.drafts[where] = host["drafts"]
         return output
+
+    def tray(self, group: int, pages: int) -> HostPages:
+        """See `Executor.tray`."""
+        return self._moves.tray(group, pages)
+
+    def move(self, exports: Sequence[PageMove], loads: Sequence[PageMove]) -> None:
+        """See `Executor.move`."""
+        self._moves.move(exports, loads)
+
+    def moved(self) -> list[Moved]:
+        """See `Executor.moved`."""
+        return self._moves.moved()
 
     def close(self) -> None:
         """See `Executor.close`."""

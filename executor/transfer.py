@@ -48,6 +48,10 @@ class Loading:
             self._ends[self._next][1].join()
             self._next += 1
 
+    def join_all(self) -> None:
+        """Let the current stream wait until all layers are there."""
+        self.join(self._ends[-1][0] - 1)
+
     def reached(self) -> bool:
         """Return whether all layers are there."""
         return self._ends[-1][1].reached()
@@ -116,7 +120,7 @@ class PageTransfer:
         ids = to_device(np.asarray(pages), device)
         staged = torch.empty(host.flat.shape, dtype=torch.uint8, device=device)
         for grid, piece in zip(self._grids, self.shape.pieces(staged, host.count), strict=True):
-            torch.index_select(grid, 1, ids, out=piece.view(grid.dtype))
+            _gather(grid, ids, piece.view(grid.dtype))
         gathered, done = self._hardware.event(), self._hardware.event()
         gathered.record()
         with self._hardware.stream():
@@ -146,6 +150,16 @@ class PageTransfer:
                 event.record()
                 ends.append((end, event))
         return Loading(ends)
+
+
+def _gather(grid: torch.Tensor, ids: torch.Tensor, out: torch.Tensor) -> None:
+    """Copy pages of a grid [L, pages, words] to `out` [L, n, words]."""
+    if grid.device.type != "cpu":
+        torch.index_select(grid, 1, ids, out=out)
+        return
+    # a CPU walks through all layers at once word by word: a hundred times as long
+    for layer, own in zip(grid, out, strict=True):
+        torch.index_select(layer, 0, ids, out=own)
 
 
 def _grid(layers: list[torch.Tensor], ratio: int) -> torch.Tensor:

@@ -16,20 +16,23 @@ from camshaft.executor.null import NullExecutor
 from camshaft.executor.pieces import LayerGraphs
 from camshaft.executor.state import DeviceState
 from camshaft.executor.torch_executor import TorchExecutor, TorchParts
-from camshaft.executor.warm_up import run_largest, warm_up
+from camshaft.executor.warm_up import run_largest
 from camshaft.text import load_text
 
 from ..contracts.cache import CacheSpec, GroupSpec
-from ..contracts.model import ModelParts
+from ..contracts.model import ModelFacts, ModelParts
 from ..contracts.sampling import SamplerSpec
 from ..contracts.scheduler import SchedulerLimits
 from ..facts import Capability
 from ..info import EngineInfo
+from ..kernel_launch import know_the_compiler
 from ..loop.clock import Clock
-from ..loop.engine import Engine, EngineParts
+from ..loop.engine import Engine
+from ..loop.parts import EngineParts
 from ..ops import compose_ops
 from .draw import Drawing, draw
 from .memory import MemoryPlan, plan_memory
+from .warm import prepare_kernels, run_every_step
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,6 +43,7 @@ if TYPE_CHECKING:
     from ..contracts.executor import Executor
     from ..contracts.model import Model
     from ..contracts.ops import Ops
+    from ..contracts.predictor import StepTimePredictor
     from ..contracts.sampling import Sampler
     from ..recipe import Recipe
 
@@ -77,8 +81,10 @@ def compose(
     progress("reading the model's description")
     drawing = draw(recipe)
     drawing.hardware.open()
-    with ThreadPoolExecutor(1) as pool:  # the tokenizer is built while weights are read
+    with ThreadPoolExecutor(2) as pool:  # the tokenizer is built while weights are read
         text_model = pool.submit(load_text, drawing.checkpoint)
+        if Capability.TRITON in drawing.facts.capabilities:
+            pool.submit(know_the_compiler)
         return _assemble(drawing, clock, text_model.result, progress)
 
 
@@ -97,9 +103,9 @@ def _assemble(
         model = _build_model(drawing, ops)
     weight_bytes = model.facts.weight_bytes if model is not None else 0
     memory = plan_memory(drawing, weight_bytes, drawing.hardware.memory())
-    if model is not None and recipe.cache.memory == "auto" and _has_graphs(drawing):
-        progress("measuring a step")
-        need = _step_bytes(drawing, memory, model, ops)
+    is_measured = recipe.cache.memory == "auto" and _has_graphs(drawing)
+    if model is not None and is_measured:
+        need = _step_bytes(drawing, memory, model, ops, progress)
         memory = plan_memory(drawing, weight_bytes, drawing.hardware.memory(), need)
     executor: Executor
     if model is None:
@@ -107,11 +113,14 @@ def _assemble(
     else:
         progress("allocating pages")
         executor = _torch_executor(drawing, memory, model, ops)
-        _warm_up(drawing, executor, memory.room, progress)
+        if not is_measured:
+            prepare_kernels(drawing, executor, memory.room, progress)
+        run_every_step(drawing, executor, memory.room, progress)
     if recipe.engine.executor.use == "late":
         executor = LateExecutor(executor, recipe.engine.executor.late_steps)
     text = text_model()
-    engine = Engine(_engine_parts(drawing, memory, executor, clock, text.eos_ids))
+    predictor = _predictor(drawing, model)
+    engine = Engine(_engine_parts(drawing, memory, executor, predictor, clock, text.eos_ids))
     info = _info(drawing, memory, text.eos_ids)
     engine.observers.on_start({"recipe": recipe.as_mapping(), "model": info.model})
     return Composed(engine, info, text, memory, drawing)
@@ -137,12 +146,20 @@ def _has_graphs(drawing: Drawing) -> bool:
     return Capability.GRAPHS in drawing.facts.capabilities
 
 
-def _step_bytes(drawing: Drawing, memory: MemoryPlan, model: Model, ops: Ops) -> int:
+def _step_bytes(
+    drawing: Drawing,
+    memory: MemoryPlan,
+    model: Model,
+    ops: Ops,
+    progress: Callable[[str], None],
+) -> int:
     """Measure what the largest steps take beside weights and pages: once eager, once recorded."""
     hardware, scheduler = drawing.hardware, drawing.recipe.scheduler
-    hardware.peak()
     executor = _torch_executor(drawing, replace(memory, pages=1), model, ops)
+    prepare_kernels(drawing, executor, memory.room, progress)
+    progress("measuring a step")
     executor.graphs = executor.pieces = None
+    hardware.peak()
     run_largest(
         executor, slots=scheduler.max_running, step_tokens=scheduler.step_tokens, room=memory.room
     )
@@ -186,28 +203,6 @@ def _torch_executor(drawing: Drawing, memory: MemoryPlan, model: Model, ops: Ops
     return executor
 
 
-def _warm_up(
-    drawing: Drawing, executor: TorchExecutor, room: int, progress: Callable[[str], None]
-) -> None:
-    """Run what the recipe wants to have run before the first request."""
-    wanted, scheduler = drawing.recipe.engine.warm_up, drawing.recipe.scheduler
-    if wanted == "auto":
-        wanted = "kernels" if _has_graphs(drawing) else "off"
-    if wanted == "off":
-        return
-    progress("warming up")
-    for backend in dict.fromkeys(one for pair in drawing.attention for one in pair):
-        backend.warm_up(drawing.hardware.device, scheduler.step_tokens)
-    graphs = executor.graphs
-    warm_up(
-        executor,
-        slots=scheduler.max_running,
-        step_tokens=scheduler.step_tokens,
-        room=room,
-        decode_sizes=graphs.sizes if graphs is not None and wanted == "graphs" else (),
-    )
-
-
 def _sampler(drawing: Drawing, vocab: int) -> Sampler:
     recipe = drawing.recipe
     processors = tuple(one.build() for one in recipe.sampling.processors)
@@ -219,10 +214,24 @@ def _sampler(drawing: Drawing, vocab: int) -> Sampler:
     return sampler
 
 
+def _predictor(drawing: Drawing, model: Model | None) -> StepTimePredictor | None:
+    chosen = drawing.recipe.scheduler.predictor
+    if chosen is None:
+        return None
+    config = drawing.checkpoint.config
+    facts = model.facts if model is not None else None
+    if facts is None:  # without a model, steps compute nothing
+        name, layers = drawing.checkpoint.source, config.layers
+        facts = ModelFacts(name, layers, config.hidden, config.vocab, 0, 0, drawing.max_context)
+    predictor: StepTimePredictor = chosen.build(drawing.facts, facts)
+    return predictor
+
+
 def _engine_parts(
     drawing: Drawing,
     memory: MemoryPlan,
     executor: Executor,
+    predictor: StepTimePredictor | None,
     clock: Clock,
     eos_ids: tuple[int, ...],
 ) -> EngineParts:
@@ -230,21 +239,23 @@ def _engine_parts(
     limits = SchedulerLimits(recipe.scheduler.step_tokens, recipe.scheduler.max_running)
     return EngineParts(
         executor=executor,
-        cache=_cache(drawing, memory, clock),
+        cache=_cache(drawing, memory, executor, clock),
         scheduler=recipe.scheduler.use.build(limits),
         limits=limits,
         clock=clock,
         page_tokens=memory.page_tokens,
         room=memory.room,
+        positions=drawing.max_context,
         vocab=drawing.checkpoint.config.vocab,
         eos_ids=frozenset(eos_ids),
         depth=recipe.engine.depth,
+        predictor=predictor,
         observers=[one.build() for one in recipe.observers],
         debug=recipe.engine.debug,
     )
 
 
-def _cache(drawing: Drawing, memory: MemoryPlan, clock: Clock) -> KVManager:
+def _cache(drawing: Drawing, memory: MemoryPlan, executor: Executor, clock: Clock) -> KVManager:
     recipe = drawing.recipe
     groups = tuple(
         GroupSpec(
@@ -263,6 +274,8 @@ def _cache(drawing: Drawing, memory: MemoryPlan, clock: Clock) -> KVManager:
         prefix=recipe.cache.prefix,
         eviction=recipe.cache.eviction.build,
         now=clock.now,
+        post=clock.post,
+        tray=executor.tray if executor.moves_pages else None,
     )
     manager: KVManager = recipe.cache.use.build(spec)
     return manager

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ..contracts.model import GroupPlan, ModelFamily
     from ..contracts.ops import OpsProvider
     from ..contracts.quant import Quantizer
+    from ..contracts.scheduler import Scheduler
     from ..facts import DeviceFacts
     from ..recipe import Recipe
 
@@ -65,6 +66,7 @@ def draw(recipe: Recipe) -> Drawing:
     faults = list(_reserved(recipe))
     faults += _capabilities(recipe, facts)
     faults += _ops_faults(recipe, facts)
+    faults += _scheduler_faults(recipe)
     family = _family(recipe, checkpoint, faults)
     quantizer: Quantizer = recipe.quant.use.build()
     faults += _quant_faults(recipe, checkpoint, quantizer, facts)
@@ -91,7 +93,6 @@ def _open(recipe: Recipe) -> Checkpoint:
 
 def _reserved(recipe: Recipe) -> Iterator[Fault]:
     for path, chosen in (
-        ("scheduler.predictor", recipe.scheduler.predictor),
         ("sampling.speculator", recipe.sampling.speculator),
         ("sampling.grammar", recipe.sampling.grammar),
     ):
@@ -197,10 +198,21 @@ def _groups(
 
 
 def _cache_faults(recipe: Recipe, groups: Sequence[GroupPlan]) -> Iterator[Fault]:
-    manager: type[KVManager] = recipe.cache.use.component.load()
     kinds: set[GroupKind] = {"sliding" if plan.spec.window else "full" for plan in groups}
-    for reason in manager.supports(recipe.cache.page_tokens, kinds):
-        yield Fault(recipe.origin("cache"), f"cache: '{recipe.cache.use.name}': {reason}")
+    for path, chosen in recipe.chosen():  # those inside others, too
+        if chosen.component.kind != "cache":
+            continue
+        manager: type[KVManager] = chosen.component.load()
+        for reason in manager.supports(recipe.cache.page_tokens, kinds):
+            yield Fault(recipe.origin(path), f"cache: '{chosen.name}': {reason}")
+
+
+def _scheduler_faults(recipe: Recipe) -> Iterator[Fault]:
+    section = recipe.scheduler
+    scheduler: type[Scheduler] = section.use.component.load()
+    predicts = section.predictor is not None
+    for reason in scheduler.supports(section.use.settings, predicts=predicts):
+        yield Fault(recipe.origin("scheduler"), f"scheduler: '{section.use.name}': {reason}")
 
 
 def _attention(

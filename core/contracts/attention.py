@@ -171,7 +171,8 @@ class AttentionMeta:
         decode_requests: Leading requests with a single query token.
         query_start: int64 [B + 1].
         context: int64 [B] exact tokens in pages before this step.
-        positions: int64 [T] of each token in its sequence.
+        positions: int64 [T] of each token, for rotary embedding. Masks and windows go by its place
+            in the sequence instead: `context`, and its number among the request's tokens.
         request: int64 [T] which request each token is of.
         page_table: int32 [B, pages] padded with the null page.
         write_page: int64 [T] where each token's keys and values go; the null page for padding.

@@ -7,11 +7,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from ..request import EVERYWHERE, CacheScope
+from .moves import NO_MOVES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
     from .eviction import EvictionPolicy
+    from .moves import Moved, Moves, Tray
 
 GroupKind = Literal["full", "sliding", "state"]
 
@@ -38,6 +40,10 @@ class GroupSpec:
     page_bytes: int = 0
 
 
+def _run_now(callback: Callable[[], None]) -> None:
+    callback()
+
+
 @dataclass(frozen=True, slots=True)
 class CacheSpec:
     """What a manager manages.
@@ -49,6 +55,9 @@ class CacheSpec:
         prefix: Whether finished prefixes may be reused.
         eviction: Makes a policy; called once for each pool.
         now: The engine's clock, seconds.
+        post: Has a callback run on the engine's thread soon. May be called from any thread.
+        tray: Makes host memory for so many pages of a group: `tray(group, pages)`. To be called
+            on the engine's thread; slow. None where pages cannot leave the device.
     """
 
     page_tokens: int
@@ -57,6 +66,15 @@ class CacheSpec:
     prefix: bool
     eviction: Callable[[], EvictionPolicy]
     now: Callable[[], float]
+    post: Callable[[Callable[[], None]], None] = _run_now
+    tray: Callable[[int, int], Tray] | None = None
+
+
+class Run(NamedTuple):
+    """Tokens of a prefix from index `first` on; their positions count up from `position`."""
+
+    first: int
+    position: int
 
 
 @dataclass(slots=True, eq=False)
@@ -70,6 +88,10 @@ class Prefix:
         priority: The request's, for eviction.
         scope: Namespace, version and time to live.
         most_tokens: Length that it cannot exceed, by its `max_tokens`; 0 is unknown.
+        runs: Empty for a text whose token i has position i. Else a run for each module, which is
+            whole pages and knows nothing of what stands before it, and a last one, which knows
+            all of them. A single run is a module by itself.
+        origin: Isolates too: all else that keys and values depend on.
         memo: For the manager alone, such as digests of full pages.
     """
 
@@ -79,6 +101,8 @@ class Prefix:
     priority: int = 0
     scope: CacheScope = EVERYWHERE
     most_tokens: int = 0
+    runs: tuple[Run, ...] = ()
+    origin: bytes = b""
     memo: dict[str, Any] = field(default_factory=dict)
 
 
@@ -87,8 +111,9 @@ class Hit:
     """The longest reusable prefix.
 
     Attributes:
-        ready: Tokens whose pages are on the device, valid in all groups.
-        loading: Further tokens that a tier is bringing.
+        ready: Tokens whose pages are on the device, valid in all groups, or will be by a load that
+            the next `take_moves` returns at the latest.
+        loading: Further tokens that tiers hold and could bring.
         handle: For the manager alone; good until its `epoch` changes.
     """
 
@@ -128,6 +153,9 @@ EMPTY_DELTA = Delta()
 class Wait:
     """Space will come by itself: ask again once step or transfer `ticket` is complete.
 
+    Steps count from 1, transfers have negative tickets. While `KVManager.is_coming` says that a
+    transfer is under way, its request is not ready: schedulers pass over it.
+
     A first allocation may also be told to wait, although there is space, while other requests are
     open that will need it: until some of them have ended.
     """
@@ -153,7 +181,7 @@ class PoolUsage(NamedTuple):
         free: Hold nothing.
         evictable: Cached and unused.
         in_use: In a request's table.
-        pinned: Freed but fenced, or held by a lease.
+        pinned: Freed but fenced, held by a lease, or being filled for a request that waits for it.
     """
 
     total: int
@@ -164,9 +192,17 @@ class PoolUsage(NamedTuple):
 
 
 class CacheEvent(NamedTuple):
-    """Pages stored in or evicted from the cache, for observers and routers."""
+    """A change of what is cached where, for observers and routers.
 
-    kind: Literal["stored", "evicted"]
+    Attributes:
+        kind: Pages of the device became matchable (`stored`) or were dropped (`evicted`); a tier
+            brought them to the device (`loaded`) or got them (`demoted`).
+        pool: Index of the group.
+        pages: How many.
+        reason: Why, or the name of the tier.
+    """
+
+    kind: Literal["stored", "evicted", "loaded", "demoted"]
     pool: int
     pages: int
     reason: str
@@ -177,8 +213,9 @@ class KVManager(ABC):
 
     The core calls it from one thread and names requests by `uid`, an integer that is never reused.
     It grants *capacity*: `allocate` is called only when a request's length, counted with everything
-    in flight, would exceed what was granted. It never touches the device: deltas tell what to do,
-    and the core puts them before the launch that needs them.
+    in flight, would exceed what was granted, and where pages are small it asks for some tokens at
+    once. It never touches the device: deltas tell what to do, and the core puts them before the
+    launch that needs them.
 
     Life of a request: `match`, `allocate` (with the hit), then for each step `allocate` if longer
     and `commit`, at last `free`. After `free` the uid is unknown; a preempted request starts anew.
@@ -187,12 +224,21 @@ class KVManager(ABC):
     `CacheScope` says which pages are outdated or too old to be served; a newer version counts as
     seen once `allocate` has opened a request of it.
 
+    A manager with tiers below the device moves pages: it returns moves from `take_moves`, which the
+    core calls before every launch and in turns without one, and hears of their end by `moved`. A
+    page counts as filled as soon as its load was returned: the executor orders whatever is launched
+    later behind it.
+
     Attributes:
         epoch: Changes whenever the result of a `match` may have changed, but for the passing of
             time: pages become too old by themselves, and matches shorter.
+        no_modules: Why it takes no prefix with `runs`; empty if it does.
+        has_tiers: Whether it moves pages. `take_moves` and `prefetch` are called only if so.
     """
 
     epoch: int
+    no_modules: str = "this cache does not compose modules; 'modular' over it does"
+    has_tiers: bool = False
 
     @classmethod
     def supports(cls, page_tokens: int, kinds: Collection[GroupKind]) -> list[str]:
@@ -229,11 +275,12 @@ class KVManager(ABC):
             prefix: Its tokens.
             tokens: Positions that must have a page, an upper bound.
             hit: With a first call: the result of `match` at the present epoch; its `ready` tokens
-                are adopted and count towards `tokens`.
+                are adopted and count towards `tokens`. They include all modules of `prefix.runs`.
 
         Returns:
             A delta; `Wait` if fenced pages or a transfer suffice; else `NoSpace`. Cached pages
-            are evicted as needed. After `Wait` or `NoSpace` nothing has changed.
+            are evicted as needed. After `Wait` or `NoSpace` nothing has changed, but for pages
+            that a transfer fills: they are pinned.
         """
 
     @abstractmethod
@@ -241,7 +288,9 @@ class KVManager(ABC):
         """Declare that `step` writes (or wrote) the keys and values of `prefix.tokens[:tokens]`.
 
         Called when the step is launched for tokens that the host knows (prompts) and when it is
-        settled for generated ones. Full pages become matchable now: later steps run after it.
+        settled for generated ones, for these some tokens at a time where pages are small. Full
+        pages of what was known when the request was opened become matchable now: later steps run
+        after it. Others do so when it is freed or forked, at the latest.
         Pages that a window has passed may be given up, fenced by `step`.
 
         Returns:
@@ -254,7 +303,10 @@ class KVManager(ABC):
 
     @abstractmethod
     def shrink(self, uid: int, tokens: int, step: int) -> None:
-        """Take back capacity beyond `tokens` positions, fenced by `step`."""
+        """Take back capacity beyond `tokens` positions, fenced by `step`.
+
+        What was granted ahead and is in no step comes back with step 0, when others need it.
+        """
 
     @abstractmethod
     def fork(self, parent: int, child: int, prefix: Prefix, at: int) -> Delta | NoSpace:
@@ -306,3 +358,53 @@ class KVManager(ABC):
     @abstractmethod
     def events(self) -> list[CacheEvent]:
         """Return and forget what happened since the last call."""
+
+    def withdraw(self, uid: int) -> None:  # noqa: B027 - optional
+        """Note that a waiting request ended: a transfer for it has no purpose any more.
+
+        Called for every request that ends without pages, known to the manager or not.
+        """
+
+    def prefetch(self, uid: int, prefix: Prefix, limit: int) -> None:  # noqa: B027 - optional
+        """Bring pages of a waiting request nearer, as far as that takes nothing from others.
+
+        Called when the scheduler sees its turn coming, seldom twice; what is begun ends with
+        `allocate` or `withdraw` of the uid.
+
+        Args:
+            uid: The request, which has no pages.
+            prefix: Its tokens.
+            limit: As in `match`.
+        """
+
+    def is_coming(self, ticket: int) -> bool:
+        """Return whether the transfer of a `Wait` is under way. Cheap: asked in every turn.
+
+        Once it is not, the request is asked for again. It must not stay so for ever: a transfer
+        that takes too long is given up.
+        """
+        return False
+
+    def take_moves(self) -> Moves:
+        """Return and forget the moves that are to begin now. See `Moves` for their order.
+
+        The pages of a load are in nobody's step: neither in flight nor launched before this call.
+        """
+        return NO_MOVES
+
+    def moved(self, ended: Sequence[Moved]) -> None:  # noqa: B027 - optional
+        """Note that moves have ended.
+
+        Pages of a load that failed hold anything. Requests of the step that was to be launched
+        with it have been freed with `forget`; others that count on these pages are the manager's.
+        """
+
+    def counters(self) -> dict[str, float]:
+        """Return what happened so far by name, for metrics. None by default.
+
+        Values never fall, except under names that end in `_held`: what is there now.
+        """
+        return {}
+
+    def close(self) -> None:  # noqa: B027 - optional
+        """Give back files and threads. No other call follows; no move is under way."""

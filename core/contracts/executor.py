@@ -5,11 +5,16 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
+from ..errors import CamshaftError
+
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import numpy as np
     from numpy.typing import NDArray
 
     from ..step import Step, StepOutput
+    from .moves import Moved, PageMove, Tray
 
 
 class Executor(ABC):
@@ -21,9 +26,13 @@ class Executor(ABC):
 
     Attributes:
         wants_fresh: Steps must list the pages that change hands (`Step.fresh`).
+        immediate: Steps are complete when `sample` returns: nothing runs beside the host.
+        moves_pages: Whether it has `tray`, `move` and `moved`, for caches with tiers.
     """
 
     wants_fresh: bool = False
+    immediate: bool = False
+    moves_pages: bool = False
 
     @abstractmethod
     def launch(self, step: Step) -> None:
@@ -51,6 +60,35 @@ class Executor(ABC):
     @abstractmethod
     def wait(self, step: int) -> StepOutput:
         """Block until a sampled step is complete and return its results. Once, in launch order."""
+
+    def tray(self, group: int, pages: int) -> Tray:
+        """Return host memory for so many pages of a KV group. Slow: memory may be page-locked."""
+        raise self._moves_nothing()
+
+    def move(self, exports: Sequence[PageMove], loads: Sequence[PageMove]) -> None:
+        """Start to copy pages, beside the steps; may not block on the device.
+
+        Exports read pages as they are behind all steps launched so far, whatever is launched later.
+        Loads come behind the exports and before the next step: it and later ones read what was
+        loaded, also while that is still under way. No step in flight touches pages of a load.
+
+        Raises:
+            Exception: None of the loads has an effect on a later step, and none of these moves
+                is reported by `moved`.
+        """
+        raise self._moves_nothing()
+
+    def moved(self) -> list[Moved]:
+        """Return what has ended since the last call; never waits.
+
+        It goes on by itself: it does not take another step until a move ends.
+        """
+        raise self._moves_nothing()
+
+    def _moves_nothing(self) -> CamshaftError:
+        return CamshaftError(
+            f"executor {type(self).__name__} does not move pages; choose a cache without tiers"
+        )
 
     def drain(self) -> None:  # noqa: B027 - optional
         """Note that results in flight are needed before anything more is launched."""

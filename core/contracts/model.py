@@ -53,7 +53,7 @@ class Handover(NamedTuple):
 
     Attributes:
         hidden: [T, C].
-        residual: [T, C] still to be added, or None.
+        residual: [T, C] still to be added, or None; its dtype may be wider than that of `hidden`.
     """
 
     hidden: torch.Tensor

@@ -32,7 +32,11 @@ class Ops(Protocol):
     def add_rms_norm(
         self, x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return (norm of the sum, the sum); `residual` may be overwritten with the sum."""
+        """Return (norm of the sum, the sum); `residual` may be overwritten with the sum.
+
+        Here and in the linears with a norm the sum keeps the dtype of `residual`, which may be
+        wider than x's, and is rounded to it before it is normed. The norm is in x's dtype.
+        """
         ...
 
     def rope_qk_norm(

@@ -14,6 +14,7 @@ class Route(ABC):
         """Add endpoints.
 
         Args:
-            app: The `fastapi.FastAPI` application.
+            app: The `fastapi.FastAPI` application. When a request comes, its `state.service` is the
+                server's own: with the tokenizer, the limits and the metrics of all endpoints.
             engine: The `camshaft.client.EngineClient` that it serves.
         """

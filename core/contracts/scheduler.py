@@ -61,6 +61,8 @@ class RequestView(Protocol):
         ready: Whether it may be planned now. A preempted request is not until its steps settled,
             and one with nothing pending never is.
         first_token_s: When its first token was settled, or None.
+        is_module: Whether it computes a module of other requests, which are not ready before it
+            has ended: who runs a closed batch runs this beside it.
     """
 
     @property
@@ -95,6 +97,8 @@ class RequestView(Protocol):
     def ready(self) -> bool: ...  # noqa: D102
     @property
     def first_token_s(self) -> float | None: ...  # noqa: D102
+    @property
+    def is_module(self) -> bool: ...  # noqa: D102
 
 
 class View(Protocol):
@@ -102,13 +106,15 @@ class View(Protocol):
 
     Attributes:
         now: Seconds on the engine's clock.
-        waiting: Requests without a slot: preempted ones first, then by arrival.
+        waiting: Requests without a slot: preempted ones and modules first, then by arrival. `in`
+            is cheap.
         running: Requests with a slot, in order of admission.
         one_pending: Those of `running` with one pending token: the decodes, mostly. For
             `Plan.one_each`; asking for it and slicing it cost next to nothing.
         more_pending: Those with more: prompts that are not computed yet.
         free_slots: Slots that can be given out in this step.
         steps_in_flight: Launched and not settled.
+        has_tiers: Whether `Plan.prefetch` has an effect.
     """
 
     @property
@@ -125,6 +131,8 @@ class View(Protocol):
     def free_slots(self) -> int: ...  # noqa: D102
     @property
     def steps_in_flight(self) -> int: ...  # noqa: D102
+    @property
+    def has_tiers(self) -> bool: ...  # noqa: D102
 
     def usage(self) -> tuple[PoolUsage, ...]:
         """Return the pages of each pool."""
@@ -139,6 +147,13 @@ class View(Protocol):
 
         Requests with equal names would compute the same keys and values: of two in one step, the
         second can find the page in the cache one step later.
+        """
+        ...
+
+    def shape(self, one_each: Sequence[RequestView]) -> StepShape:
+        """Return what a step with a token of each would hold; `one_pending` costs next to nothing.
+
+        For `predict`: what prompts add to it is for the caller to count.
         """
         ...
 
@@ -172,10 +187,14 @@ class Refusal(NamedTuple):
 
 
 class Preemption(NamedTuple):
-    """Take a running request's slot and pages; it waits and is recomputed or swapped in later."""
+    """Take a running request's slot and pages; it waits and is recomputed or swapped in later.
+
+    `cause` is what it is counted as.
+    """
 
     request: RequestView
     mode: PreemptMode = "recompute"
+    cause: str = "planned"
 
 
 @dataclass(slots=True)
@@ -191,7 +210,8 @@ class Plan:
             where a thousand items cost a thousand times as much. Any other sequence is allowed.
         preempt: Done before the items.
         refuse: Waiting requests to turn away.
-        prefetch: Waiting requests whose tiered pages should be brought nearer.
+        prefetch: Waiting requests whose tiered pages should be brought nearer: each once, when its
+            turn is near.
         nano_batches: Sizes, in items, of the nano-batches to overlap; empty means one batch.
         wake_at: With nobody planned although requests are ready: when to ask again, engine's clock.
     """
@@ -211,7 +231,8 @@ class StepReport(NamedTuple):
     Attributes:
         step: Its id.
         shape: What it held.
-        seconds: From launch to settled results, waiting for earlier steps included.
+        seconds: That it took the engine: from its launch, or from the end of the step before it
+            if that came later, to its own end.
     """
 
     step: int
@@ -230,6 +251,16 @@ class Scheduler(ABC):
     drafts of all items are at most `limits.step_tokens`; waiting requests planned fit `free_slots`.
     """
 
+    @classmethod
+    def supports(cls, settings: object, *, predicts: bool) -> list[str]:
+        """Return why these settings cannot run, nothing if they can.
+
+        Args:
+            settings: Of this component.
+            predicts: Whether the recipe has a predictor for `View.predict`.
+        """
+        return []
+
     @abstractmethod
     def plan(self, view: View) -> Plan:
         """Decide the next step. Must not change the view.
@@ -246,6 +277,12 @@ class Scheduler(ABC):
         May return the requester itself, which then waits. None drops the requester's item from
         this step. Must not return an urgent request for a less urgent one for ever: among the
         running requests at least one must always be safe, or nobody would finish.
+        """
+
+    def on_wait(self, request: RequestView) -> None:  # noqa: B027 - optional
+        """Note a request that begins to wait: it came, or was preempted and may not be ready yet.
+
+        For schedulers that keep an order of their own. It waits while it is in `View.waiting`.
         """
 
     def on_step(self, report: StepReport) -> None:  # noqa: B027 - optional

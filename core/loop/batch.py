@@ -24,6 +24,7 @@ class Batch:
         step: Id of the step.
         shares: Requests that were placed one by one, in the plan's order.
         admitted: Requests that took a slot in this step.
+        lacking: Requests that could not be admitted, because the cache lacks their modules.
         writes: Table writes, with the request they are for.
         copies: Page copies. Those of a dropped request stay: their targets are fenced, so nobody
             reads them.
@@ -31,17 +32,20 @@ class Batch:
         columns: All requests, in step order, once arranged.
         shape: Of these.
         launched_s: When it was launched.
+        done_s: When its results were there, if that is known before they are read.
     """
 
     step: int
     shares: list[Share] = field(default_factory=list)
     admitted: list[RequestState] = field(default_factory=list)
+    lacking: list[RequestState] = field(default_factory=list)
     writes: list[tuple[RequestState, TableWrite]] = field(default_factory=list)
     copies: list[PageCopy] = field(default_factory=list)
     fresh: list[tuple[RequestState, int, int]] = field(default_factory=list)
     columns: Columns = NOBODY
     shape: StepShape = _NOTHING
     launched_s: float = 0.0
+    done_s: float | None = None
 
     def drop(self, state: RequestState) -> None:
         """Take a request out again; it was preempted after it was placed."""

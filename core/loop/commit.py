@@ -12,17 +12,22 @@ from ..contracts.scheduler import Item, Rows
 from ..errors import CamshaftError
 from .batch import Batch
 from .columns import NOBODY, Columns, Share
+from .declare import granted_at_once
 from .queues import EngineView
 from .singles import Singles
 from .state import RequestState, Status
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from ..contracts.cache import KVManager
     from ..contracts.scheduler import Plan, Scheduler, SchedulerLimits
+    from .declare import Declarer
     from .slots import Slots
     from .stats import Stats
     from .table import SlotTable
 
+    Int64 = NDArray[np.int64]
 
 # members of an Enum are slow to look up, and these are asked for at every item
 _AUTO, _LAST, _NONE = Rows.AUTO, Rows.LAST, Rows.NONE
@@ -47,6 +52,7 @@ class Committer:
         scheduler: Scheduler,
         limits: SchedulerLimits,
         stats: Stats,
+        declarer: Declarer,
         *,
         page_tokens: int,
         wants_fresh: bool,
@@ -58,10 +64,14 @@ class Committer:
         self.scheduler = scheduler
         self.limits = limits
         self.stats = stats
+        self.declarer = declarer
         self.page_tokens = page_tokens
+        self.grain = granted_at_once(page_tokens)
         self.wants_fresh = wants_fresh
         self.newest_step = 0
+        self.transfers: dict[int, RequestState] = {}
         self._dropped: set[int] = set()
+        self._tight = False
 
     def checked(self, plan: Plan) -> Plan:
         """Return a plan that may be committed.
@@ -123,11 +133,12 @@ class Committer:
         """
         batch = Batch(step)
         self._dropped.clear()
+        self._tight = False
         for preemption in plan.preempt:
             state = preemption.request
             assert isinstance(state, RequestState)
             if state.status is Status.RUNNING:
-                self.preempt(state, "planned")
+                self.preempt(state, preemption.cause)
         singles = plan.one_each if isinstance(plan.one_each, Singles) else NO_SINGLES
         self._find_pages(singles, batch)
         for item in plan.items:
@@ -137,13 +148,17 @@ class Committer:
 
     def _find_pages(self, singles: Singles, batch: Batch) -> None:
         """Let those grow that have no page for one more token."""
-        slots = singles.slots
-        short = self.table.computed[slots] >= self.table.granted[slots]
-        for row in short.nonzero()[0].tolist():
+        table, slots = self.table, singles.slots
+        short = (table.computed[slots] >= table.granted[slots]).nonzero()[0]
+        if not len(short):
+            return
+        slots = slots[short]
+        asked = self._ahead(table.computed[slots] + 1, table.last_known[slots])
+        for row, tokens in zip(short.tolist(), asked.tolist(), strict=True):
             state = singles.states[row]
             if state.status is not _RUNNING:
                 continue  # preempted for another one
-            delta = self._grow(state, state.computed + 1, batch)
+            delta = self._grow(state, state.computed + 1, tokens, batch)
             if delta is None:
                 self._dropped.add(state.uid)
             else:
@@ -167,7 +182,11 @@ class Committer:
             delta = self._admit(state, item, batch)
             tokens = min(tokens, state.pending)  # a prefix hit may have left fewer
         elif state.computed + tokens + drafts > state.granted:
-            delta = self._grow(state, state.computed + tokens + drafts, batch)
+            need = state.computed + tokens + drafts
+            ahead = self._whole_pages(need)
+            if tokens == 1:
+                ahead = self._ahead(np.array([need]), np.array([state.last_known])).item()
+            delta = self._grow(state, need, ahead, batch)
         else:
             delta = EMPTY_DELTA
         if delta is None:
@@ -181,8 +200,10 @@ class Committer:
 
     def _note(self, state: RequestState, delta: Delta, batch: Batch) -> None:
         """Add what the device must learn of a request's pages."""
-        batch.writes.extend((state, write) for write in delta.writes)
-        batch.copies.extend(delta.copies)
+        for write in delta.writes:
+            batch.writes.append((state, write))
+        if delta.copies:
+            batch.copies.extend(delta.copies)
         if self.wants_fresh:
             batch.fresh.extend(self._fresh(state, delta))
 
@@ -200,6 +221,9 @@ class Committer:
         """Give a waiting request its prefix, pages and a slot; None if it must wait on."""
         while True:
             hit = self.cache.match(state.prefix, len(state.tokens) - 1)
+            if hit.ready < state.module_tokens:
+                batch.lacking.append(state)
+                return None
             need = self._whole_pages(hit.ready + min(item.tokens, state.known - hit.ready))
             result = self.cache.allocate(state.uid, state.prefix, need, hit)
             if isinstance(result, Delta):
@@ -213,9 +237,12 @@ class Committer:
         state.slot = self.slots.take()
         state.admission += 1
         state.computed = state.committed = hit.ready
+        state.opened = len(state.tokens)
+        self.declarer.plan_next(state)
         state.granted = need
         if state.cached_tokens < 0:
-            state.cached_tokens = min(hit.ready, state.prompt_tokens)
+            reused = min(hit.ready, state.prompt_tokens) - state.module_misses
+            state.cached_tokens = max(0, reused)
             self.stats.prompt_tokens += state.prompt_tokens
             self.stats.cached_tokens += state.cached_tokens
         state.recount()
@@ -227,20 +254,58 @@ class Committer:
         """Round up: what is granted is used before the cache is asked again."""
         return -(-tokens // self.page_tokens) * self.page_tokens
 
-    def _grow(self, state: RequestState, need: int, batch: Batch) -> Delta | None:
-        need = self._whole_pages(need)
+    def _grow(self, state: RequestState, need: int, ahead: int, batch: Batch) -> Delta | None:
+        """Give a running request pages for `ahead` tokens, or where they are short for `need`."""
         while True:
-            result = self.cache.allocate(state.uid, state.prefix, need)
+            granted = self._whole_pages(need) if self._tight else ahead
+            result = self.cache.allocate(state.uid, state.prefix, granted)
             if isinstance(result, Delta):
-                state.granted = need
+                state.granted = granted
                 return result
             if not self._make_room(state, result, batch):
                 return None
 
+    def _ahead(self, need: Int64, last: Int64) -> Int64:
+        """Return the tokens to ask for where one more makes it `need`, of at most `last`; [B].
+
+        That is up to a multiple of the grain, so that not all who begin together ask together.
+        """
+        size = self.page_tokens
+        whole = np.minimum(need + -need % self.grain, last + -last % size)
+        most: Int64 = np.maximum(need + -need % size, whole)
+        return most
+
+    def _surplus(self) -> int:
+        """Return the pages that were granted ahead, of which no step knows."""
+        table, order = self.table, self.table.order
+        tokens = table.granted[order] - table.computed[order] - 1
+        return int(tokens.clip(0).sum()) // self.page_tokens
+
+    def _take_back(self, batch: Batch) -> None:
+        """Take the surplus from everybody, and grant nothing more ahead in this step."""
+        self._tight = True
+        order, table = self.table.order, self.table
+        placed = {share.state.slot: share.start + share.tokens for share in batch.shares}
+        for slot in order[table.granted[order] > table.computed[order] + 1].tolist():
+            state = table.states[slot]
+            assert state is not None, "a slot in order of admission belongs to somebody"
+            keep = self._whole_pages(max(state.computed + 1, placed.get(slot, 0)))
+            if keep < state.granted:
+                state.granted = keep
+                self.cache.shrink(state.uid, keep, 0)
+
     def _make_room(self, state: RequestState, result: Wait | NoSpace, batch: Batch) -> bool:
-        """Preempt somebody for `state`. False: its item is dropped from this step."""
+        """Find pages for `state`. False: its item is dropped from this step."""
+        if not self._tight and self.grain > self.page_tokens:
+            short = result.short if isinstance(result, NoSpace) else 0
+            if state.slot >= 0 or 0 < short <= self._surplus():
+                self._take_back(batch)
+                return True
         if isinstance(result, Wait):
             self.stats.waits += 1
+            if result.ticket < 0 and self.cache.is_coming(result.ticket):
+                state.transfer = result.ticket
+                self.transfers[state.uid] = state
             return False
         victim = self.scheduler.victim(self.view, state, result)
         if victim is None:
@@ -252,8 +317,16 @@ class Committer:
         self.preempt(victim, "no_space")
         return victim is not state
 
+    def end_transfers(self) -> None:
+        """Make those ready again for whom a tier brings nothing more."""
+        for state in list(self.transfers.values()):
+            if not self.cache.is_coming(state.transfer):
+                state.transfer = 0
+                del self.transfers[state.uid]
+
     def preempt(self, state: RequestState, cause: str) -> None:
         """Take slot and pages of a running request; it will be recomputed."""
+        self.declarer.declare_rest(state, self.newest_step)
         self.cache.free(state.uid, self.newest_step)
         self.slots.release(state.slot, self.newest_step)
         del self.view.admitted[state.uid]
@@ -261,6 +334,7 @@ class Committer:
         self._dropped.add(state.uid)
         state.preempted()
         self.view.waiting.put_back(state)
+        self.scheduler.on_wait(state)
         self.stats.preempted(cause)
 
     def release(self, state: RequestState, *, forget: bool = False) -> None:
@@ -272,6 +346,8 @@ class Committer:
             self.table.vacate(state)
         elif state.status is Status.WAITING:
             self.view.waiting.remove(state)
+            self.transfers.pop(state.uid, None)
+            self.cache.withdraw(state.uid)
         self.view.forget(state)
         state.status = Status.FINISHED
         state.slot = -1

@@ -5,71 +5,38 @@ from __future__ import annotations
 import itertools
 import random
 from collections import deque
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ..contracts.scheduler import StepReport
-from ..errors import RequestError
 from ..request import FinishReason, Request, RequestOutput
+from .admissible import check_request
 from .commit import Committer, PlanError
+from .declare import Declarer, PendingWrite
 from .invariants import check_invariants
+from .modules import MOST_ROUNDS, Modules, check_modules
+from .mover import Mover
 from .observers import Observers
 from .pack import pack_step
 from .queues import EngineView
-from .settle import PendingWrite, Settler
+from .settle import Settler
 from .slots import Slots
 from .state import RequestState, Status
 from .stats import Stats
 from .stops import StopIds
 from .table import SlotTable
 
+_MOVES_S = 0.002
+"""How often an idle engine looks whether page moves have ended."""
+_TRANSFERS_S = 1.0
+"""How often it looks after transfers; a cache tells by `CacheSpec.post` when one has ended."""
+
 if TYPE_CHECKING:
-    from ..contracts.cache import KVManager, PoolUsage
-    from ..contracts.executor import Executor
-    from ..contracts.observer import Observer
-    from ..contracts.predictor import StepTimePredictor
-    from ..contracts.scheduler import Plan, Scheduler, SchedulerLimits
+    from ..contracts.cache import PoolUsage
+    from ..contracts.scheduler import Plan
     from .batch import Batch
-    from .clock import Clock
-
-
-@dataclass(slots=True)
-class EngineParts:
-    """What an engine is composed of.
-
-    Attributes:
-        executor: Runs steps.
-        cache: Gives pages.
-        scheduler: Decides.
-        limits: Of the recipe.
-        clock: Time.
-        page_tokens: Of a manager page.
-        room: Longest sequence, prompt and output, that the model and the pools can hold.
-        vocab: Ids are below it.
-        eos_ids: End a request unless it ignores them.
-        depth: Steps in flight behind the newest one.
-        predictor: Or None.
-        observers: Told what happens.
-        debug: Check every invariant after every step.
-        entropy: Seeds requests that bring no seed; None draws from the system.
-    """
-
-    executor: Executor
-    cache: KVManager
-    scheduler: Scheduler
-    limits: SchedulerLimits
-    clock: Clock
-    page_tokens: int
-    room: int
-    vocab: int
-    eos_ids: frozenset[int]
-    depth: int = 1
-    predictor: StepTimePredictor | None = None
-    observers: list[Observer] = field(default_factory=list)
-    debug: bool = False
-    entropy: int | None = None
+    from .parts import EngineParts
 
 
 class Engine:
@@ -85,6 +52,7 @@ class Engine:
         self.view = EngineView(
             parts.clock, parts.cache, self.slots, self.table, parts.predictor, parts.page_tokens
         )
+        self.declarer = Declarer(parts.cache, self.table, parts.page_tokens)
         self.committer = Committer(
             self.view,
             parts.cache,
@@ -93,10 +61,12 @@ class Engine:
             parts.scheduler,
             parts.limits,
             self.stats,
+            self.declarer,
             page_tokens=parts.page_tokens,
             wants_fresh=parts.executor.wants_fresh,
         )
-        self.settler = Settler(parts.cache, self.table, self.stops, self.stats, parts.page_tokens)
+        self.settler = Settler(parts.cache, self.table, self.stops, self.stats, self.declarer)
+        self.mover = Mover(parts.cache, parts.executor) if parts.cache.has_tiers else None
         self.observers = Observers(parts.observers)
         self.states: dict[str, RequestState] = {}
         self.flying: deque[Batch] = deque()
@@ -105,11 +75,14 @@ class Engine:
         self._uids = itertools.count(1)
         self._random = random.Random(parts.entropy)
         self._stuck = 0
+        self._modules = Modules(parts.cache, parts.page_tokens)
+        self._idle_s = 0.0
 
     @property
     def has_work(self) -> bool:
         """Whether `step` has anything to do now or later."""
-        return bool(self.states or self.flying or self._outbox)
+        busy = self.mover is not None and self.mover.is_busy
+        return bool(self.states or self.flying or self._outbox or busy)
 
     def usage(self) -> tuple[PoolUsage, ...]:
         """Return the pages of each pool."""
@@ -132,14 +105,18 @@ class Engine:
         params = request.params
         eos = frozenset() if params.ignore_eos else self.parts.eos_ids
         seed = self._random.getrandbits(64) if params.seed is None else params.seed % 2**64
-        state = RequestState(
-            next(self._uids), request, eos | set(params.stop_token_ids), self.parts.room, seed
-        )
-        self.states[request.id] = state
-        self.stops.add(state.stop_ids)
+        state = self._open(request, eos | set(params.stop_token_ids), seed)
         self.view.waiting.append(state)
+        self.parts.scheduler.on_wait(state)
         self.stats.requests += 1
         self.observers.on_arrival(request)
+
+    def _open(self, request: Request, stop_ids: frozenset[int], seed: int) -> RequestState:
+        room, positions = self.parts.room, self.parts.positions or self.parts.room
+        state = RequestState(next(self._uids), request, stop_ids, room, seed, positions)
+        self.states[request.id] = state
+        self.stops.add(stop_ids)
+        return state
 
     def check(self, request: Request) -> None:
         """Refuse what cannot run.
@@ -147,31 +124,9 @@ class Engine:
         Raises:
             RequestError: Names the field.
         """
-        prompt, parts = request.prompt_ids, self.parts
-        if request.task != "generate":
-            raise RequestError(f"this engine does not do '{request.task}'", param="task")
-        if request.id in self.states:
-            raise RequestError(f"request id '{request.id}' is in use", param="request_id")
-        if not prompt:
-            raise RequestError("the prompt is empty", param="prompt")
-        if min(prompt) < 0 or max(prompt) >= parts.vocab:
-            raise RequestError(
-                f"the prompt holds a token id outside 0 to {parts.vocab - 1}", param="prompt"
-            )
-        params = request.params
-        named = (*params.logit_bias, *params.allowed_token_ids, *params.stop_token_ids)
-        for token in (*named, *(one for word in params.bad_words for one in word)):
-            if not 0 <= token < parts.vocab:
-                raise RequestError(
-                    f"token id {token} is outside 0 to {parts.vocab - 1}", param="sampling"
-                )
-        if len(prompt) >= parts.room:
-            raise RequestError(
-                f"the prompt has {len(prompt)} tokens, and this engine holds sequences of at most "
-                f"{parts.room} tokens, one of them generated",
-                param="prompt",
-                code="context_length_exceeded",
-            )
+        parts = self.parts
+        check_request(request, vocab=parts.vocab, room=parts.room, open_ids=self.states)
+        check_modules(request, parts.page_tokens, parts.positions or parts.room, parts.cache)
 
     def abort(self, request_id: str, finish: FinishReason = "abort", returned: int = 0) -> None:
         """End a request at once, wherever it is. Unknown ids are ignored: it just ended.
@@ -192,16 +147,28 @@ class Engine:
             What became known. Requests with `finish` are gone from the engine.
         """
         self.clock.run_due()
+        if self.mover is not None:
+            self.mover.poll()
+            self.committer.end_transfers()
         launched = len(self.flying) <= self.parts.depth and self._launch()
         if self.flying and not (launched and len(self.flying) <= self.parts.depth):
             if not launched:
                 self.parts.executor.drain()
             self._settle_oldest()
+        if self.mover is not None:
+            self._move_pages(self.mover)
         self._note_cache()
         if self.parts.debug:
             check_invariants(self)
         published, self._outbox = self._outbox, []
         return published
+
+    def _move_pages(self, mover: Mover) -> None:
+        """End a turn: begin what nothing will be launched with, and say when to look again."""
+        mover.push()
+        if mover.is_busy and not self.flying and (self.wake_at is not None or not self.states):
+            soon = self.clock.now() + _MOVES_S
+            self.wake_at = soon if self.wake_at is None else min(self.wake_at, soon)
 
     def _launch(self) -> bool:
         """Plan, commit and launch a step. False if there was nothing to launch."""
@@ -221,27 +188,69 @@ class Engine:
                 retry_after_s=refusal.retry_after_s,
             )
             self._finish(state, output)
+        if self.mover is not None:
+            self._prefetch(plan)
         batch = self.committer.commit(plan, self.committer.newest_step + 1)
+        for state in batch.lacking:
+            self._begin_modules(state)
         if not len(batch.columns):
             self._nothing_placed(plan)
             return False
         self._stuck = 0
         return self._fly(batch)
 
+    def _prefetch(self, plan: Plan) -> None:
+        for state in plan.prefetch:
+            assert isinstance(state, RequestState)
+            if state.status is Status.WAITING:
+                limit = len(state.tokens) - 1
+                self.parts.cache.prefetch(state.uid, state.prefix, limit)
+
+    def _begin_modules(self, state: RequestState) -> None:
+        """Have the modules computed that a request lacks; it is not ready before they are."""
+        if state.module_rounds >= MOST_ROUNDS:
+            message = (
+                f"the modules of the prompt left the cache {MOST_ROUNDS} times before they were "
+                "used; give the cache more memory"
+            )
+            self._finish(state, RequestOutput(id=state.request.id, finish="error", message=message))
+            return
+        for request in self._modules.lacking(state):
+            module = self._open(request, frozenset(), 0)
+            module.is_module = True
+            module.cached_tokens = 0  # the tokens are counted with those who asked for them
+            self.view.waiting.put_back(module)
+            self.parts.scheduler.on_wait(module)
+
+    def _end_module(self, waiting: list[RequestState], ended: RequestOutput) -> None:
+        """Let those who waited for a module go on, or fail with it."""
+        for state in waiting:
+            if ended.finish != "length" and state.finish is None:
+                output = RequestOutput(
+                    id=state.request.id,
+                    finish=ended.finish,
+                    message=f"a module of the prompt: {ended.message}",
+                    retry_after_s=ended.retry_after_s,
+                )
+                self._finish(state, output)
+
     def _fly(self, batch: Batch) -> bool:
         """Launch a committed batch and advance the counts of its requests."""
         executor = self.parts.executor
-        pending = [one for one in self.settler.writes if _current(one)]
+        pending = [one for one in self.declarer.writes if _current(one)]
         batch.writes.extend((one.state, one.write) for one in pending)
         step = pack_step(batch)
         batch.launched_s = self.clock.now()
+        if self.mover is not None and (unmoved := self.mover.push()) is not None:
+            self._launch_failed(batch, unmoved, forget=True)  # they count on pages of a load
+            return False
         try:
             executor.launch(step)
         except Exception as error:  # noqa: BLE001 - a failed step ends its requests, not the engine
             self._launch_failed(batch, error)
             return False
         self.committer.newest_step = batch.step
-        self.settler.writes = []
+        self.declarer.writes = []
         self.flying.append(batch)
         self._advance(batch)
         columns = batch.columns
@@ -252,6 +261,8 @@ class Engine:
         except Exception as error:  # noqa: BLE001 - as above
             self._sample_failed(batch, error)
             return False
+        if executor.immediate:
+            batch.done_s = self.clock.now()
         self.stats.most_in_flight = max(self.stats.most_in_flight, len(self.flying))
         return True
 
@@ -260,14 +271,13 @@ class Engine:
         columns, table = batch.columns, self.table
         table.advance(columns)
         written = np.minimum(columns.written, table.read(columns.slots))
-        due = written - table.committed[columns.slots] >= self.parts.page_tokens
-        for row in due.nonzero()[0].tolist():
-            self.settler.declare(columns.states[row], written.item(row), batch.step)
+        for row in self.declarer.due(columns.slots, written).nonzero()[0].tolist():
+            self.declarer.declare(columns.states[row], written.item(row), batch.step)
         self.stats.steps += 1
         self.stats.step_tokens += batch.shape.tokens
 
-    def _launch_failed(self, batch: Batch, error: Exception) -> None:
-        self._end_all(batch, f"the step could not be launched: {error}")
+    def _launch_failed(self, batch: Batch, error: Exception, *, forget: bool = False) -> None:
+        self._end_all(batch, f"the step could not be launched: {error}", forget=forget)
 
     def _sample_failed(self, batch: Batch, error: Exception) -> None:
         """End the requests of the newest step, whose results nobody will wait for."""
@@ -280,13 +290,13 @@ class Engine:
         self.parts.cache.fence(batch.step)
         self.slots.fence(batch.step)
 
-    def _end_all(self, batch: Batch, message: str) -> None:
+    def _end_all(self, batch: Batch, message: str, *, forget: bool = False) -> None:
         self.stats.failed_launches += 1
         self.parts.cache.revoke(batch.step)
         for state in batch.columns.states:
             if state.request.id in self.states:  # an earlier step may have ended it
                 output = RequestOutput(id=state.request.id, finish="error", message=message)
-                self._finish(state, output)
+                self._finish(state, output, forget=forget)
 
     def _settle_all_but_newest(self) -> None:
         if len(self.flying) > 1:
@@ -306,25 +316,33 @@ class Engine:
             self._finish(state, one, 0 if failed else state.outputs, forget=failed)
         self.parts.cache.fence(batch.step)
         self.slots.fence(batch.step)
-        report = StepReport(batch.step, batch.shape, now - batch.launched_s)
+        done = now if batch.done_s is None else batch.done_s
+        report = StepReport(batch.step, batch.shape, done - max(batch.launched_s, self._idle_s))
+        self._idle_s = done
         self.parts.scheduler.on_step(report)
-        if self.parts.predictor is not None:
-            self.parts.predictor.observe(report.shape, report.seconds)
+        predictor = self.parts.predictor
+        if predictor is not None and report.seconds > 0:
+            self.stats.predicted(predictor.predict(report.shape) / report.seconds)
+            predictor.observe(report.shape, report.seconds)
         self.observers.on_step(report)
 
     def _finish(
         self, state: RequestState, output: RequestOutput, returned: int = 0, *, forget: bool = False
     ) -> None:
         assert output.finish is not None
-        if returned and state.status is Status.RUNNING:
-            self.settler.declare_returned(state, returned, self.committer.newest_step)
+        if output.finish != "error":
+            self.declarer.declare_rest(state, self.committer.newest_step, returned)
         state.finish = output.finish
         output.cached_tokens = max(0, state.cached_tokens)
         self.committer.release(state, forget=forget)
         del self.states[state.request.id]
         self.stops.remove(state.stop_ids)
-        self.stats.finished[output.finish] += 1
         self.parts.scheduler.on_finish(state)
+        waiting = self._modules.ended(output.id)
+        if waiting is not None:
+            self._end_module(waiting, output)
+            return
+        self.stats.finished[output.finish] += 1
         self.observers.on_finish(state.request, output)
         self._outbox.append(output)
 
@@ -340,6 +358,12 @@ class Engine:
             if ready and plan.wake_at is None:
                 name = type(self.parts.scheduler).__name__
                 raise PlanError(f"scheduler {name}: requests are ready, but its plan is empty.")
+            if self.wake_at is None and self.committer.transfers:
+                self.wake_at = self.clock.now() + _TRANSFERS_S
+            return
+        if self.committer.transfers:  # what is coming may be in the way of the others
+            if all(one.ready for one in planned):
+                self.wake_at = self.clock.now() + _MOVES_S
             return
         self._stuck += 1
         if self._stuck > len(self.states) + 1:
@@ -359,6 +383,10 @@ class Engine:
         published, self._outbox = [*self._outbox, *outputs], []
         return published
 
+    def cache_counters(self) -> dict[str, float]:
+        """Return what the cache counts; see `KVManager.counters`."""
+        return self.parts.cache.counters()
+
     def reset_cache(self) -> int:
         """Drop every cached page that nobody uses; return how many."""
         cache = self.parts.cache
@@ -376,7 +404,12 @@ class Engine:
     def close(self) -> None:
         """Stop: in-flight work is abandoned, the device is released."""
         self.observers.on_stop()
-        self.parts.executor.close()
+        try:
+            if self.mover is not None:
+                self.mover.finish()
+            self.parts.cache.close()
+        finally:
+            self.parts.executor.close()
 
 
 def _current(pending: PendingWrite) -> bool:

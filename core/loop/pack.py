@@ -64,10 +64,12 @@ def admissions(states: list[RequestState]) -> Admissions:
     if not states:
         return _NOBODY
     params = [state.request.params for state in states]
+    offsets = [state.offset for state in states]
     return Admissions(
         slots=int32([state.slot for state in states]),
         context=int32([state.computed for state in states]),
         produced=int32([state.outputs for state in states]),
+        offsets=int32(offsets if any(offsets) else ()),
         seeds=np.array([state.seed for state in states], dtype=np.uint64)
         .view(np.int32)
         .reshape(-1, 2),

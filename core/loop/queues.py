@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict
 from typing import TYPE_CHECKING
 
+from ..contracts.predictor import StepShape
 from .singles import Singles
 from .state import RequestState, Status
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Hashable, Iterator
+    from collections.abc import Collection, Hashable, Iterator, Sequence
 
     from ..contracts.cache import KVManager, PoolUsage
-    from ..contracts.predictor import StepShape, StepTimePredictor
+    from ..contracts.predictor import StepTimePredictor
     from ..contracts.scheduler import RequestView
     from .clock import Clock
     from .slots import Slots
@@ -23,36 +24,33 @@ class Waiting:
     """The waiting queue: preempted requests before new ones, each part by arrival."""
 
     def __init__(self) -> None:
-        self._queue: deque[RequestState] = deque()
+        self._new: OrderedDict[int, RequestState] = OrderedDict()  # takes out anywhere at once
+        self._again: dict[int, RequestState] = {}
 
     def __len__(self) -> int:
-        return len(self._queue)
+        return len(self._again) + len(self._new)
 
     def __iter__(self) -> Iterator[RequestState]:
-        return iter(self._queue)
+        yield from self._again.values()
+        yield from self._new.values()
 
     def __contains__(self, state: object) -> bool:
-        return state in self._queue
+        assert isinstance(state, RequestState)
+        return state.uid in self._new or state.uid in self._again
 
     def append(self, state: RequestState) -> None:
         """Add a new request."""
-        self._queue.append(state)
+        self._new[state.uid] = state
 
     def put_back(self, state: RequestState) -> None:
         """Add a preempted request before the new ones, by arrival among the preempted."""
-        place = 0
-        for one in self._queue:
-            if not one.preemptions or (one.arrival, one.uid) > (state.arrival, state.uid):
-                break
-            place += 1
-        self._queue.insert(place, state)
+        again = [*self._again.values(), state]
+        again.sort(key=lambda one: (one.arrival, one.uid))
+        self._again = {one.uid: one for one in again}
 
     def remove(self, state: RequestState) -> None:
         """Take a request out."""
-        if self._queue and self._queue[0] is state:
-            self._queue.popleft()
-        else:
-            self._queue.remove(state)
+        del (self._again if state.uid in self._again else self._new)[state.uid]
 
 
 class EngineView:
@@ -118,6 +116,11 @@ class EngineView:
         """Slots that can be taken in this step."""
         return self._slots.free
 
+    @property
+    def has_tiers(self) -> bool:
+        """Whether the cache can bring pages nearer."""
+        return self._cache.has_tiers
+
     def usage(self) -> tuple[PoolUsage, ...]:
         """Return the pages of each pool."""
         return self._cache.usage()
@@ -145,7 +148,17 @@ class EngineView:
         if len(page) < self._page_tokens:
             return None
         prefix, scope = request.prefix, request.prefix.scope
-        return prefix.salt, prefix.adapter, scope.namespace, scope.version, start, page
+        parts = prefix.salt, prefix.adapter, scope.namespace, scope.version, prefix.runs
+        return (*parts, start, page)
+
+    def shape(self, one_each: Sequence[RequestView]) -> StepShape:
+        """Return what a step with one token of each would hold. See `View.shape`."""
+        count = len(one_each)
+        if isinstance(one_each, Singles):
+            context = int(self._table.computed[one_each.slots].sum())
+        else:
+            context = sum(one.computed for one in one_each)
+        return StepShape(count, count, count, context + count, count)
 
     def predict(self, shape: StepShape) -> float:
         """Return the expected seconds of a step, 0 without a predictor."""

@@ -6,15 +6,16 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from ..contracts.cache import KVManager, TableWrite
 from ..contracts.scheduler import Rows
 from ..request import FinishReason, RequestOutput, TokenLogprobs
 from .state import RequestState, Status
 
 if TYPE_CHECKING:
+    from ..contracts.cache import KVManager
     from ..step import StepOutput
     from .batch import Batch
     from .columns import Bool, Columns
+    from .declare import Declarer
     from .stats import Stats
     from .stops import StopIds
     from .table import SlotTable
@@ -22,14 +23,6 @@ if TYPE_CHECKING:
 
 _FINISHED = Status.FINISHED
 NOT_FINITE = "the model produced logits that are not finite"
-
-
-class PendingWrite(NamedTuple):
-    """A table write that goes with the next step, unless its request was re-admitted by then."""
-
-    state: RequestState
-    admission: int
-    write: TableWrite
 
 
 class Settled(NamedTuple):
@@ -48,14 +41,13 @@ class Settler:
     """Applies step outputs to request states."""
 
     def __init__(
-        self, cache: KVManager, table: SlotTable, stops: StopIds, stats: Stats, page_tokens: int
+        self, cache: KVManager, table: SlotTable, stops: StopIds, stats: Stats, declarer: Declarer
     ) -> None:
         self.cache = cache
         self.table = table
         self.stops = stops
         self.stats = stats
-        self.page_tokens = page_tokens
-        self.writes: list[PendingWrite] = []
+        self.declarer = declarer
 
     def settle(self, batch: Batch, output: StepOutput, now: float) -> Settled:
         """Apply the results of a step.
@@ -102,15 +94,13 @@ class Settler:
             tokens = tokens[plain]
         self.table.left[columns.slots[plain]] -= 1
         self.stats.output_tokens += len(states)
-        outputs = []
-        for state, token in zip(states, tokens.tolist(), strict=True):
+        chosen = tokens.tolist()
+        for state, token in zip(states, chosen, strict=True):
             state.tokens.append(token)
-            outputs.append(
-                RequestOutput(
-                    id=state.request.id, token_ids=[token], cached_tokens=state.cached_tokens
-                )
-            )
-        return outputs
+        return [
+            RequestOutput(id=one.request.id, token_ids=[token], cached_tokens=one.cached_tokens)
+            for one, token in zip(states, chosen, strict=True)
+        ]
 
     def _settle_row(
         self,
@@ -179,37 +169,8 @@ class Settler:
         """Declare pages that generated tokens have filled; prompts were declared at launch."""
         slots = columns.slots
         written = np.minimum(columns.written, self.table.read(slots) - 1)
-        due = here & (written - self.table.committed[slots] >= self.page_tokens)
-        for row in due.nonzero()[0].tolist():
-            self.declare(columns.states[row], written.item(row), step)
-
-    def declare(self, state: RequestState, written: int, step: int) -> None:
-        """Tell the cache that `step` writes the first `written` tokens, if that fills a page.
-
-        Where stop strings are looked for, outputs wait for `declare_returned`.
-        """
-        whole, before = written - written % self.page_tokens, state.committed
-        if whole <= before:
-            return
-        state.committed = whole
-        if state.request.params.stop:
-            written = min(written, state.prompt_tokens)
-            if written - before < self.page_tokens:
-                return
-        delta = self.cache.commit(state.uid, written, step)
-        self.writes.extend(PendingWrite(state, state.admission, one) for one in delta.writes)
-
-    def declare_returned(self, state: RequestState, returned: int, step: int) -> None:
-        """Declare outputs of a running request that ends, if its stop strings made them wait.
-
-        Args:
-            state: The request.
-            returned: Output tokens that its client got; later ones are nobody's.
-            step: The newest that was launched.
-        """
-        known = min(state.prompt_tokens + returned, state.computed, len(state.tokens) - 1)
-        if state.request.params.stop and known > state.prompt_tokens:
-            self.cache.commit(state.uid, known, step)
+        for row in (here & self.declarer.due(slots, written)).nonzero()[0].tolist():
+            self.declarer.declare(columns.states[row], written.item(row), step)
 
 
 def _output(

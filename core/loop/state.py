@@ -9,6 +9,7 @@ import numpy as np
 
 from ..contracts.cache import Prefix
 from . import table
+from .modules import runs_of
 
 if TYPE_CHECKING:
     from ..request import FinishReason, Request
@@ -57,8 +58,15 @@ class RequestState:
         in_flight: Launched steps that hold it and are not settled.
         left: Output tokens that it may still get.
         started: 1 once its first token was settled.
+        offset: By what the position of each of its own tokens exceeds the token's index.
+        module_tokens: Leading tokens that it finds in the cache before it runs: its modules.
+        module_misses: Of these, how many were computed for it.
+        module_rounds: How often it was found that the cache lacks some.
+        modules_due: Modules that are being computed; until they are, it is not ready.
         on_device: 1 if its slot holds its newest token.
         needs_host: 1 if choosing a token needs the host to have read the last one.
+        due: Written tokens at which the cache is told more.
+        opened: Tokens that were known when it got its slot.
     """
 
     computed = _Count(table.COMPUTED)
@@ -72,6 +80,7 @@ class RequestState:
     started = _Count(table.STARTED)
     on_device = _Count(table.ON_DEVICE)
     needs_host = _Count(table.NEEDS_HOST)
+    due = _Count(table.DUE)
 
     __slots__ = (
         "admission",
@@ -79,7 +88,14 @@ class RequestState:
         "cached_tokens",
         "finish",
         "first_token_s",
+        "is_module",
         "max_tokens",
+        "module_misses",
+        "module_rounds",
+        "module_tokens",
+        "modules_due",
+        "offset",
+        "opened",
         "preemptions",
         "prefix",
         "priority",
@@ -93,12 +109,19 @@ class RequestState:
         "tenant",
         "tokens",
         "tpot_slo_s",
+        "transfer",
         "ttft_slo_s",
         "uid",
     )
 
     def __init__(
-        self, uid: int, request: Request, stop_ids: frozenset[int], room: int, seed: int
+        self,
+        uid: int,
+        request: Request,
+        stop_ids: frozenset[int],
+        room: int,
+        seed: int,
+        positions: int = 0,
     ) -> None:
         """Open a request.
 
@@ -108,6 +131,7 @@ class RequestState:
             stop_ids: Ids that end it.
             room: Longest sequence that the engine can hold.
             seed: Of its random numbers.
+            positions: Of the model; with modules there are more than tokens.
         """
         self.uid = uid
         self.request = request
@@ -123,6 +147,12 @@ class RequestState:
             self.tokens, request.salt, request.adapter, request.priority, request.scope
         )
         self.prompt_tokens = len(self.tokens)
+        self.prefix.runs = runs = runs_of(request)
+        self.offset = runs[-1].position - runs[-1].first if runs else 0
+        self.module_tokens = runs[-1].first if runs else 0
+        self.module_misses = self.module_rounds = self.modules_due = 0
+        if self.offset:
+            room = min(room, positions - self.offset)
         self.max_tokens = min(request.params.max_tokens, room - self.prompt_tokens)
         self.prefix.most_tokens = self.prompt_tokens + self.max_tokens
         self.row = np.zeros(table.WIDTH, dtype=np.int64)
@@ -131,11 +161,14 @@ class RequestState:
         self.last_known = self.prompt_tokens + self.max_tokens - 1
         self.left = self.max_tokens
         self.needs_host = int(request.needs_host_tokens)
+        self.is_module = False
         self.slot = -1
         self.admission = 0
+        self.opened = 0
         self.preemptions = 0
         self.cached_tokens = -1
         self.status = Status.WAITING
+        self.transfer = 0  # ticket of what a tier is bringing for it, or 0
         self.finish: FinishReason | None = None
         self.first_token_s: float | None = None
         self.recount()
@@ -147,10 +180,15 @@ class RequestState:
 
     @property
     def ready(self) -> bool:
-        """Whether it may be planned: a preempted request is once its old steps settled."""
+        """Whether it may be planned: nothing of it is in flight, of a preempted one or a tier."""
         if self.status is _RUNNING:
             return self.pending > 0
-        return self.status is _WAITING and not self.in_flight
+        return (
+            self.status is _WAITING
+            and not self.in_flight
+            and not self.modules_due
+            and not self.transfer
+        )
 
     def recount(self) -> None:
         """Renew `pending` after a change to what it follows from."""

@@ -32,6 +32,8 @@ class Stats:
         wasted_tokens: Sampled for requests that had ended by then.
         most_in_flight: Largest number of launched, unsettled steps.
         failed_launches: Steps whose launch raised.
+        prediction_error: Mean of |predicted time / measured time - 1| over the latest steps,
+            a hundred or so; None before the first.
     """
 
     steps: int = 0
@@ -49,10 +51,16 @@ class Stats:
     wasted_tokens: int = 0
     most_in_flight: int = 0
     failed_launches: int = 0
+    prediction_error: float | None = None
 
     def preempted(self, cause: str) -> None:
         """Count a preemption."""
         self.preemptions[cause] += 1
+
+    def predicted(self, ratio: float) -> None:
+        """Note how much longer than a step was its predicted time."""
+        error, before = abs(ratio - 1), self.prediction_error
+        self.prediction_error = error if before is None else before + (error - before) / 64
 
     def note_cache(self, events: Iterable[CacheEvent]) -> None:
         """Count what the cache evicted."""

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 # places in a row; `RequestState` says what they count
 UID, COMPUTED, KNOWN, LAST_KNOWN, PENDING, GRANTED = range(6)
-COMMITTED, IN_FLIGHT, LEFT, STARTED, ON_DEVICE, NEEDS_HOST = range(6, 12)
-WIDTH = 12
+COMMITTED, IN_FLIGHT, LEFT, STARTED, ON_DEVICE, NEEDS_HOST, DUE = range(6, 13)
+WIDTH = 13
 
 
 class SlotTable:
@@ -36,7 +36,7 @@ class SlotTable:
         columns: list[Int64] = list(self._counts)
         self.uid, self.computed, self.known, self.last_known = columns[:4]
         self.pending, self.granted, self.committed, self.in_flight = columns[4:8]
-        self.left, self.started, self.on_device, self.needs_host = columns[8:]
+        self.left, self.started, self.on_device, self.needs_host, self.due = columns[8:]
         self.states: list[RequestState | None] = [None] * slots
         self.order = np.zeros(0, dtype=np.int64)
 

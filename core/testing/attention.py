@@ -174,7 +174,7 @@ class Scene:
             decode_requests=int((counts == 1).sum()),
             query_start=torch.from_numpy(starts).to(self.device),
             context=torch.from_numpy(context).to(self.device),
-            positions=at,
+            positions=at + 3 * where,  # where modules leave gaps, places are not positions
             request=where,
             page_table=table,
             write_page=table[where, at // page].long(),

@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from .cache_capacity import CapacityPromises
-from .cache_machine import CacheMachine
+from .cache_machine import CacheMachine, TieredCacheMachine
 from .cache_prefix import PrefixPromises
 from .cache_scope import ScopePromises
 from .cache_window import WindowPromises
@@ -49,10 +49,12 @@ class KVManagerContract(CapacityPromises, PrefixPromises, ScopePromises, WindowP
         kinds: Kinds of group that the manager serves; tests of others are skipped.
         runs: Of random use; more find rarer faults.
         shrinks: Whether a failure of random use is reduced to the shortest that shows it.
+        tiered: Whether the manager moves pages, so that random use lets moves end late.
     """
 
     runs: ClassVar[int] = 150
     shrinks: ClassVar[bool] = True
+    tiered: ClassVar[bool] = False
 
     def make(self, spec: CacheSpec) -> KVManager:
         """Return a new manager."""
@@ -77,8 +79,10 @@ class KVManagerContract(CapacityPromises, PrefixPromises, ScopePromises, WindowP
             steps=steps,
             seed=_SEED,
             shrinks=self.shrinks,
+            tiered=self.tiered,
         )
         wanted = [*_OFTEN, *(["pass"] if "sliding" in self.kinds else [])]
+        wanted += ["transfer", "withdraw", "move"] if self.tiered else []
         never = [what for what in wanted if not seen[what]]
         assert not never, f"in random use this never happened: {', '.join(never)}"
 
@@ -93,6 +97,7 @@ def use_at_random(
     seed: int = 0,
     expires: bool = False,
     shrinks: bool = True,
+    tiered: bool = False,
 ) -> Counter[str]:
     """Run `CacheMachine`, the same way each time.
 
@@ -105,6 +110,7 @@ def use_at_random(
         seed: Another one makes other runs.
         expires: Whether the policy lets pages become too old.
         shrinks: Whether a failure is reduced to the shortest that shows it.
+        tiered: Whether the manager moves pages.
 
     Returns:
         How often things happened that tests want to have happened.
@@ -113,10 +119,11 @@ def use_at_random(
         AssertionError: The manager broke a promise.
     """
     seen: Counter[str] = Counter()
+    kind = TieredCacheMachine if tiered else CacheMachine
 
     @hypothesis.seed(seed)
     def machine() -> CacheMachine:
-        return CacheMachine(make, kinds, seen, policy, expires=expires)
+        return kind(make, kinds, seen, policy, expires=expires)
 
     run_state_machine_as_test(
         machine,  # type: ignore[arg-type]  # any callable that makes one will do

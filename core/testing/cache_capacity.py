@@ -193,6 +193,16 @@ class CapacityPromises:
         assert len(set(request.pages)) == 3, "a page came back that the request still holds"
         check_books(cache)
 
+    def test_capacity_that_no_step_has_touched_comes_back_at_once(self) -> None:
+        """Step 0 is complete from the beginning, whatever is in flight."""
+        cache = self.make(make_spec(4))
+        request = open_request(cache, 1, tokens_of(5))
+        cache.commit(1, 5, 7)
+        apply(cache.allocate(1, request.prefix, 16), request.tables)
+        cache.shrink(1, 9, 0)
+        assert cache.usage()[0][1:] == (1, 0, 3, 0)
+        check_books(cache)
+
     def test_freeing_twice_is_an_error(self) -> None:
         """And changes nothing."""
         cache = self.make(make_spec(4))

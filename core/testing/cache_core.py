@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ..contracts.cache import CacheSpec, Delta, NoSpace, Prefix, Wait
 from .cache_device import Device, PageId, Running, isolation
+from .cache_tiers import Tiers
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -49,9 +50,16 @@ class ModelCore:
     """
 
     def __init__(
-        self, cache: KVManager, spec: CacheSpec, seen: Counter[str], *, expires: bool = False
+        self,
+        cache: KVManager,
+        spec: CacheSpec,
+        seen: Counter[str],
+        *,
+        expires: bool = False,
+        tiers: Tiers | None = None,
     ) -> None:
         self.cache = cache
+        self.tiers = tiers or Tiers()
         self.spec = spec
         self.device = Device(spec)
         self.requests: list[Running] = []
@@ -76,8 +84,22 @@ class ModelCore:
 
     @property
     def waiting(self) -> list[Running]:
-        """Requests without pages, whose steps have settled."""
-        return [one for one in self.requests if not one.is_open and not one.in_flight]
+        """Requests without pages, whose steps have settled and for whom nothing is coming."""
+        return [
+            one
+            for one in self.requests
+            if not one.is_open and not one.in_flight and not self._awaits(one)
+        ]
+
+    @property
+    def transferring(self) -> list[Running]:
+        """Requests for whom a tier is bringing something."""
+        return [one for one in self.requests if self._awaits(one)]
+
+    def _awaits(self, request: Running) -> bool:
+        if request.transfer and not self.cache.is_coming(request.transfer):
+            request.transfer = 0
+        return request.transfer != 0
 
     def arrive(self, prefix: Prefix) -> Running:
         """Add a request."""
@@ -90,7 +112,10 @@ class ModelCore:
     def match(self, prefix: Prefix, limit: int) -> Hit:
         """Ask for a hit, and check its size."""
         hit = self.cache.match(prefix, limit)
-        asked = self.cache.epoch, isolation(prefix), prefix.scope, limit, tuple(prefix.tokens)
+        epoch, tokens = self.cache.epoch, tuple(prefix.tokens)
+        asked: tuple[object, ...] = epoch, isolation(prefix), prefix.scope, limit, tokens
+        if self.cache.has_tiers:  # what was fetched for a request is that request's
+            asked = *asked, id(prefix)
         before = self._found.get(asked, hit.ready)
         same = hit.ready <= before if self._may_expire(prefix) else hit.ready == before
         assert same, f"{before} tokens became {hit.ready} in one epoch"
@@ -116,8 +141,13 @@ class ModelCore:
         """Open a request with a hit, and check that what it brings is right."""
         if not self.allocate(request, tokens, hit):
             return False
-        self._open(request, hit.ready)
-        self.device.check_trusted(request, hit.ready)
+        if self.cache.has_tiers and request.uid % 2:  # pages are filled by the next push
+            self._open(request, 0)
+            request.computed = request.committed = hit.ready
+        else:
+            self.push()
+            self._open(request, hit.ready)
+            self.device.check_trusted(request, hit.ready)
         self.seen["hit"] += hit.ready > 0
         self._see_version(request.prefix)
         return True
@@ -163,6 +193,9 @@ class ModelCore:
         result: Wait | NoSpace,
         before: tuple[PoolUsage, ...],
     ) -> None:
+        if isinstance(result, Wait) and result.ticket < 0:
+            self._begin_transfer(request, hit, result, before)
+            return
         assert self.cache.usage() == before, f"after {result} the usage has changed"
         self.seen[type(result).__name__] += 1
         if isinstance(result, Wait):
@@ -174,13 +207,23 @@ class ModelCore:
         count = self._pages(tokens) - self._pages(request.granted)
         lacking = [count - one.free - one.evictable for one in before]
         assert max(lacking) > 0, f"{result}, although {count} pages can be had at once: {before}"
-        if self.device.leased:
+        if self.device.leased or any(one.transfer for one in self.requests):
             return  # nor how many of the pinned ones come back by themselves
         short = [less - one.pinned for less, one in zip(lacking, before, strict=True)]
         if isinstance(result, Wait):
             assert max(short) <= 0, f"{result}, although no fence brings {count} pages: {before}"
         else:
             assert short[result.pool] == result.short, f"{result} for {count} pages: {before}"
+
+    def _begin_transfer(
+        self, request: Running, hit: Hit | None, result: Wait, before: tuple[PoolUsage, ...]
+    ) -> None:
+        assert hit is not None, f"{result} for a request that runs"
+        assert hit.loading, f"{result} for a hit that tiers have no part in: {hit}"
+        for was, now in zip(before, self.cache.usage(), strict=True):
+            assert was.in_use == now.in_use, f"after {result} {was} became {now}"
+        request.transfer = result.ticket
+        self.seen["transfer"] += 1
 
     def _pages(self, tokens: int) -> int:
         return -(-tokens // self.spec.page_tokens)
@@ -196,6 +239,7 @@ class ModelCore:
                 placed.append((request, end))
         if not placed:
             return
+        self.push()
         self.newest += 1
         shares = []
         for request, end in placed:
@@ -215,6 +259,7 @@ class ModelCore:
         end = through + drafts
         if not self.allocate(request, end):
             return
+        self.push()
         self.newest += 1
         right = [8] * min(accepted, drafts)
         request.tokens.extend(right)
@@ -285,6 +330,8 @@ class ModelCore:
         """End a request, wherever it is."""
         if request.is_open:
             lease = f"lease {request.uid}" if hold else ""
+            if hold:
+                self.push()  # what it is still to be filled with
             self.cache.free(request.uid, self.newest, hold=lease, forget=forget)
             if hold:
                 self.device.leased[lease] = self.device.pages_of(request)
@@ -292,6 +339,9 @@ class ModelCore:
                 self.device.distrusted.add(request.writer)
             self.seen["hold"] += hold
             self.seen["forget"] += forget
+        else:
+            self.seen["withdraw"] += request.transfer != 0
+            self.cache.withdraw(request.uid)
         request.ended = True
         request.close()
         self.requests.remove(request)
@@ -308,6 +358,7 @@ class ModelCore:
         """Let a request continue as two after `at` tokens, if it still holds what that needs."""
         if parent.drafting or not self._keeps(parent, at):
             return
+        self.push()  # the model copies at once what the device copies behind its loads
         own = parent.prefix
         child = self.arrive(replace(own, tokens=[*own.tokens[:at], token], memo={}))
         before = self.cache.usage()
@@ -356,7 +407,8 @@ class ModelCore:
         assert same, "a match changed something"
         if hit.ready:
             request = self.arrive(prefix)
-            assert self.adopt(request, hit, hit.ready), "a hit without new pages was refused"
+            adopted = self.adopt(request, hit, hit.ready)
+            assert adopted or request.transfer, "a hit without new pages was refused"
             self.end(request)
 
     def _probe_again(self, request: Running) -> None:
@@ -373,6 +425,19 @@ class ModelCore:
             while self.complete < result.ticket and self.flights:
                 self.settle()
             assert self.allocate(request, tokens), f"{result} was in vain"
+
+    def push(self) -> None:
+        """Begin the moves that the manager wants; the newest step was launched before them."""
+        self.seen["move"] += self.tiers.push(self.cache, self.device)
+
+    def prefetch(self, request: Running) -> None:
+        """Have the pages of a waiting request brought nearer."""
+        self.cache.prefetch(request.uid, request.prefix, len(request.prefix.tokens) - 1)
+
+    def poll(self, most: int = 8, *, ok: bool = True) -> None:
+        """Let callbacks and the oldest moves come to their end; with `ok` false, exports fail."""
+        self.tiers.run_posted()
+        self.tiers.end_moves(self.cache, most, ok=ok)
 
     def check_books(self) -> None:
         """Check that every page is in one class, and that pages in tables are in use."""
@@ -395,11 +460,15 @@ class ModelCore:
         """End everything, and check that all pages can be had back."""
         while self.flights:
             self.settle()
-        for request in self.open:
+        for request in list(self.requests):
             self.end(request)
         for lease in list(self.device.leased):
             self.release(lease)
         self.cache.fence(self.newest)
+        self.push()
+        while self.tiers.under_way or self.tiers.posted:
+            self.poll()
+            self.push()
         for pool, one in enumerate(self.cache.usage()):
             assert one.in_use == one.pinned == 0, f"pool {pool} is in use at idle: {one}"
             assert self.cache.evict(pool, one.total) == one.evictable, f"pool {pool}: {one}"

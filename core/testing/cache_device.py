@@ -56,6 +56,7 @@ class Running:
         in_flight: Unsettled steps that hold it.
         drafting: Whether one of them verifies drafts.
         ended: Whether it is gone.
+        transfer: Ticket of the transfer that it was told to wait for, or 0.
     """
 
     uid: int
@@ -70,6 +71,7 @@ class Running:
     in_flight: int = 0
     drafting: bool = False
     ended: bool = False
+    transfer: int = 0
 
     @property
     def writer(self) -> tuple[int, int]:
@@ -153,6 +155,20 @@ class Device:
         for step, pages in self.touched.items():
             assert one not in pages, f"{one} was given out while step {step} may still touch it"
         self.slots[one] = [None] * self.spec.page_tokens
+
+    def content(self, page: PageId) -> list[Slot | None]:
+        """Return what a page holds now."""
+        return list(self._slots(page))
+
+    def load(self, page: PageId, slots: list[Slot | None]) -> None:
+        """Fill a page from a tier, and check that nobody has it."""
+        self._check_exists(page)
+        assert page.page != NULL_PAGE, "the null page is loaded"
+        for name, pages in self.leased.items():
+            assert page not in pages, f"{page} is loaded although lease '{name}' holds it"
+        for step, pages in self.touched.items():
+            assert page not in pages, f"{page} is loaded while step {step} may still touch it"
+        self.slots[page] = list(slots)
 
     def nullify(self, request: Running, delta: Delta) -> int:
         """Carry out the delta of a `commit`; return how many entries became null."""

@@ -17,6 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from ..contracts.cache import CacheSpec, GroupSpec, Prefix
 from ..request import EVERYWHERE, CacheScope
 from .cache_core import ModelCore
+from .cache_tiers import PAGE_BYTES, Tiers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -90,14 +91,22 @@ class CacheMachine(RuleBasedStateMachine):
         if "sliding" not in self.kinds:
             windows = (0,) * len(windows)
         groups = tuple(
-            GroupSpec("sliding" if window else "full", pages + place, window, (place,), 64)
+            GroupSpec("sliding" if window else "full", pages + place, window, (place,), PAGE_BYTES)
             for place, window in enumerate(windows)
         )
-        seconds = count(1)
+        seconds, tiers = count(1), Tiers()
         spec = CacheSpec(
-            page_tokens, groups, b"model", prefix, self.eviction, lambda: float(next(seconds))
+            page_tokens,
+            groups,
+            b"model",
+            prefix,
+            self.eviction,
+            lambda: float(next(seconds)),
+            tiers.posted.append,
+            tiers.tray,
         )
-        self.core = ModelCore(self.make(spec), spec, self.seen, expires=self.expires)
+        cache = self.make(spec)
+        self.core = ModelCore(cache, spec, self.seen, expires=self.expires, tiers=tiers)
 
     def _prefix(
         self, tokens: list[int], salt: str, adapter: int, scope: int, priority: int = 0
@@ -136,12 +145,14 @@ class CacheMachine(RuleBasedStateMachine):
     def turn(self, chunks: list[int], token: int) -> None:
         """The core does some ordinary turns: admit one, launch all, settle the oldest."""
         for chunk in chunks:
+            self.core.poll()
             if self.core.waiting:
                 self.core.admit(self.core.waiting[0], chunk)
             if len(self.core.flights) < _MOST_IN_FLIGHT:
                 self.core.launch([(one, chunk) for one in self.core.ready], token)
             if len(self.core.flights) > 1:
                 self.core.settle()
+            self.core.push()
 
     @precondition(lambda self: self.core.waiting)
     @rule(pick=_PICK, chunk=_CHUNK)
@@ -245,6 +256,63 @@ class CacheMachine(RuleBasedStateMachine):
         """See `ModelCore.finish`."""
         if sys.exc_info()[0] is None:  # else a rule has failed, and that is the news
             self.core.finish()
+
+
+class TieredCacheMachine(CacheMachine):
+    """The same for a manager with tiers, whose moves end late, or in vain."""
+
+    @precondition(lambda self: self.core.tiers.under_way or self.core.tiers.posted)
+    @rule(most=st.integers(0, 3), ok=st.sampled_from([True, True, True, False]))
+    def moves_end(self, most: int, ok: bool) -> None:
+        """Callbacks are run and the oldest moves end."""
+        self.core.poll(most, ok=ok)
+
+    @rule()
+    def idle_turn(self) -> None:
+        """The core does a turn without a step."""
+        self.core.push()
+
+    @precondition(lambda self: self.core.waiting)
+    @rule(pick=_PICK)
+    def prefetch(self, pick: int) -> None:
+        """The turn of a waiting request is near."""
+        self.core.prefetch(_pick(self.core.waiting, pick))
+
+    @precondition(lambda self: len(self.core.requests) < _MOST_REQUESTS - 1)
+    @rule(
+        text=st.sampled_from(_TEXTS),
+        length=st.integers(6, 16),
+        token=_TOKEN,
+        moves=st.sampled_from(["ended", "ended", "under way", "failed"]),
+        forget=st.sampled_from([False, False, False, True]),
+        scope=_SCOPE,
+    )
+    def come_back(
+        self, text: list[int], length: int, token: int, moves: str, forget: bool, scope: int
+    ) -> None:
+        """A request is served, the device loses its pages, and its text comes again."""
+        core, tokens = self.core, text[:length]
+        request = core.arrive(self._prefix(list(tokens), "", 0, scope))
+        if core.admit(request, length):
+            core.launch([(request, length)], token)
+        core.end(request, forget=forget)
+        while core.flights:
+            core.settle()
+        core.push()
+        if moves != "under way":
+            core.poll(ok=moves == "ended")
+        for pool, usage in enumerate(core.cache.usage()):
+            core.evict(pool, usage.evictable)
+        again = core.arrive(self._prefix([*tokens, token], "", 0, scope))
+        core.admit(again, 1)
+
+    @precondition(lambda self: self.core.transferring)
+    @rule(pick=_PICK)
+    def abort(self, pick: int) -> None:
+        """A request ends that waits for a transfer."""
+        coming = self.core.transferring
+        if coming:  # it may have ended by itself while it was asked for
+            self.core.end(_pick(coming, pick))
 
 
 def _pick(items: list[T], pick: int) -> T:

@@ -11,7 +11,8 @@ from ..contracts.cache import CacheSpec, GroupSpec
 from ..contracts.eviction import Entry, EvictionPolicy
 from ..contracts.scheduler import SchedulerLimits
 from ..loop.clock import Clock
-from ..loop.engine import Engine, EngineParts
+from ..loop.engine import Engine
+from ..loop.parts import EngineParts
 from ..request import Request, RequestOutput, SamplingParams, TokenSpan
 from .counting_cache import CountingCache
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
     from ..contracts.cache import KVManager
     from ..contracts.executor import Executor
+    from ..contracts.predictor import StepTimePredictor
     from ..contracts.scheduler import Scheduler
 
 
@@ -47,16 +49,24 @@ class OldestFirst(EvictionPolicy):
 
 
 def cache_spec(
-    pages: int, page_tokens: int = 4, *, prefix: bool = True, clock: Clock | None = None
+    pages: int,
+    page_tokens: int = 4,
+    *,
+    prefix: bool = True,
+    clock: Clock | None = None,
+    executor: Executor | None = None,
 ) -> CacheSpec:
-    """Return a spec with one full group."""
+    """Return a spec with one full group, with trays of the executor."""
+    clock = clock or Clock()
     return CacheSpec(
         page_tokens=page_tokens,
         groups=(GroupSpec("full", pages, layers=(0,), page_bytes=page_tokens),),
         identity=b"test",
         prefix=prefix,
         eviction=OldestFirst,
-        now=(clock or Clock()).now,
+        now=clock.now,
+        post=clock.post,
+        tray=None if executor is None else executor.tray,
     )
 
 
@@ -74,6 +84,7 @@ def model_free_engine(
     clock: Clock | None = None,
     room: int = 0,
     debug: bool = True,
+    predictor: StepTimePredictor | None = None,
 ) -> Engine:
     """Return an engine around the null executor, in debug mode.
 
@@ -90,6 +101,7 @@ def model_free_engine(
         clock: Time.
         room: Longest sequence; 0 is the whole pool.
         debug: Check every invariant after every step.
+        predictor: Of step times.
     """
     clock = clock or Clock()
     limits = SchedulerLimits(step_tokens, max_running)
@@ -99,7 +111,7 @@ def model_free_engine(
     return Engine(
         EngineParts(
             executor=executor,
-            cache=cache(cache_spec(pages, page_tokens, clock=clock)),
+            cache=cache(cache_spec(pages, page_tokens, clock=clock, executor=executor)),
             scheduler=scheduler(limits),
             limits=limits,
             clock=clock,
@@ -109,6 +121,7 @@ def model_free_engine(
             eos_ids=frozenset({2}),
             depth=depth,
             debug=debug,
+            predictor=predictor,
             entropy=0,
         )
     )

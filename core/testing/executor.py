@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 import pytest
 
 from ..contracts.executor import Executor
+from ..contracts.moves import Moved, PageMove
 from ..contracts.scheduler import Rows
 from .steps import StepDriver, row_masks
 
@@ -214,6 +216,70 @@ class ExecutorContract:
         parent.known += 1
         drive.launch((parent, 1), (child, 1))
         assert drive.decode(child, 3) == self.alone()
+
+    def test_pages_come_back_from_the_host_as_they_left(self) -> None:
+        """To other places, while those that they left belong to somebody else."""
+        drive = self._moving()
+        tray = drive.executor.tray(0, 2)
+        drive.launch((drive.open(PROMPT, 0, [1, 2, 3]), len(PROMPT)))
+        drive.executor.move([PageMove(1, 0, (1, 2), tray)], [])
+        other = drive.open(PROMPT[::-1], 1, [1, 2, 3, 4, 5, 6])
+        drive.launch((other, len(PROMPT)))
+        self._await_moves(drive, [1])
+        drive.executor.move([], [PageMove(2, 0, (21, 9), tray)])
+        again = drive.open(PROMPT, 2, [21, 9, 10, 11], cached=8, used=2)
+        drive.launch((other, 1), (again, 2))
+        assert drive.decode(again, 3) == self.alone()
+        assert drive.decode(other, 2) == self.alone(PROMPT[::-1])
+        self._await_moves(drive, [2])
+
+    def test_exports_of_a_move_come_before_its_loads(self) -> None:
+        """A page that is exported and filled by one call is exported as it was."""
+        drive = self._moving()
+        one, other = (drive.executor.tray(0, 2) for _ in range(2))
+        drive.launch((drive.open(PROMPT, 0, [1, 2, 3]), len(PROMPT)))
+        drive.launch((drive.open(PROMPT[::-1], 1, [4, 5, 6]), len(PROMPT)))
+        drive.executor.move([PageMove(1, 0, (1, 2), one)], [])
+        self._await_moves(drive, [1])
+        drive.executor.move([PageMove(2, 0, (4, 5), other)], [PageMove(3, 0, (4, 5), one)])
+        first = drive.open(PROMPT, 0, [4, 5, 7, 8], cached=8, used=2)
+        drive.launch((first, 2))
+        self._await_moves(drive, [2, 3])
+        drive.executor.move([], [PageMove(4, 0, (1, 2), other)])
+        second = drive.open(PROMPT[::-1], 1, [1, 2, 9, 10], cached=8, used=2)
+        drive.launch((first, 1), (second, 2))
+        assert drive.decode(first, 2) == self.alone()
+        assert drive.decode(second, 3) == self.alone(PROMPT[::-1])
+
+    def test_a_tray_can_be_used_for_fewer_pages(self) -> None:
+        """The same memory, for a part of them."""
+        drive = self._moving()
+        tray = drive.executor.tray(0, 5).first(2)
+        assert tray.count == 2
+        drive.launch((drive.open(PROMPT, 0, [1, 2, 3]), len(PROMPT)))
+        drive.executor.move([PageMove(1, 0, (1, 2), tray)], [])
+        self._await_moves(drive, [1])
+        drive.executor.move([], [PageMove(2, 0, (5, 6), tray)])
+        again = drive.open(PROMPT, 1, [5, 6, 7, 8], cached=8, used=2)
+        drive.launch((again, 2))
+        assert drive.decode(again, 3) == self.alone()
+
+    def _moving(self) -> StepDriver:
+        drive = self.drive(self.depth)
+        if not drive.executor.moves_pages:
+            pytest.skip("this executor moves no pages")
+        return drive
+
+    @staticmethod
+    def _await_moves(drive: StepDriver, tickets: list[int]) -> None:
+        """Let steps in flight end; then the moves do by themselves, and are told once each."""
+        drive.finish()
+        ended: list[Moved] = []
+        until = time.monotonic() + 5
+        while len(ended) < len(tickets) and time.monotonic() < until:
+            ended += drive.executor.moved()
+        assert sorted(ended) == [Moved(ticket) for ticket in tickets]
+        assert drive.executor.moved() == []
 
     def test_nobody_asked_nobody_pays(self) -> None:
         """No logprobs without a request for them."""

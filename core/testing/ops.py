@@ -177,7 +177,12 @@ def cases(name: str, tokens: int, dtype: str, device: str) -> list[Arguments]:
     if name == "rms_norm":
         return [(rows(width), weight(width), 1e-5) for width in WIDTHS]
     if name == "add_rms_norm":
-        return [(rows(width), rows(width), weight(width), 1e-6) for width in WIDTHS]
+        residuals = [(rows(width), rows(width).float()) for width in WIDTHS]
+        return [
+            (rows(width), one, weight(width), 1e-6)
+            for width, both in zip(WIDTHS, residuals, strict=True)
+            for one in both
+        ]
     if name in {"silu_mul", "gelu_mul"}:
         return [(rows(2 * width),) for width in WIDTHS]
     if name in _LINEAR:
@@ -209,9 +214,12 @@ def _linear_cases(
         plain = [(rows(inputs), matrix, bias) for bias in biases]
         return [*plain, (rows(inputs), matrix, None, torch.float32)]
     gates = [("silu",), ("gelu",)] if name == "norm_gated_linear" else [()]
+    given = [(rows(inputs), biases[0]), (None, None)]
+    if inputs == LINEARS[0][0]:  # a wide sum needs no second shape
+        given.append((rows(inputs).float(), None))
     return [
         (rows(inputs), residual, weight(inputs), 1e-6, matrix, bias, *gate)
-        for residual, bias in ((rows(inputs), biases[0]), (None, None))
+        for residual, bias in given
         for gate in gates
     ]
 

@@ -161,6 +161,10 @@ class ScriptedEngine:
         size, running = self.traits.page_tokens, self.view.running.values()
         return sum(-(len(one.request.prompt_ids) + one.produced) % size for one in running)
 
+    def cache_counters(self) -> dict[str, float]:
+        """Return what the cache counts: nothing."""
+        return {}
+
     def usage(self) -> tuple[PoolUsage, ...]:
         """Return the pages of the one pool; cached ones count as free."""
         size = self.traits.page_tokens

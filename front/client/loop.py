@@ -61,6 +61,9 @@ class SteppedEngine(Protocol):
     def unused_tokens(self) -> int:
         """Tokens that running requests have pages for and have not computed."""
 
+    def cache_counters(self) -> dict[str, float]:
+        """Return what the cache counts."""
+
     def submit(self, request: Request) -> None:
         """Take a request, or raise `RequestError`."""
 
@@ -93,26 +96,33 @@ class Inbox(Protocol):
             wait_s: If there are none, wait this long for the first; None waits without limit.
         """
 
+    def wake(self) -> None:
+        """End a wait of `take`, or the next one; safe from any thread."""
+
 
 class QueueInbox:
     """An inbox that other threads of the process put commands into."""
 
     def __init__(self) -> None:
-        self._queue: queue.SimpleQueue[Command] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
 
     def put(self, command: Command) -> None:
         """Add a command; safe from any thread."""
         self._queue.put(command)
 
+    def wake(self) -> None:
+        """See `Inbox.wake`."""
+        self._queue.put(None)
+
     def take(self, wait_s: float | None) -> list[Command]:
         """See `Inbox.take`."""
-        commands: list[Command] = []
+        taken: list[Command | None] = []
         try:
-            commands.append(self._queue.get(block=wait_s != 0, timeout=wait_s))
+            taken.append(self._queue.get(block=wait_s != 0, timeout=wait_s))
             while True:
-                commands.append(self._queue.get_nowait())
+                taken.append(self._queue.get_nowait())
         except queue.Empty:
-            return commands
+            return [one for one in taken if one is not None]
 
 
 class EngineLoop:
@@ -132,6 +142,7 @@ class EngineLoop:
         self._inbox = inbox
         self._publish = publish
         self._stopped = False
+        engine.clock.on_post = inbox.wake
 
     def run(self) -> bool:
         """Serve until `Stop`.
@@ -147,6 +158,8 @@ class EngineLoop:
                     outputs = self._engine.step()
                     if outputs:
                         self._publish(Outputs(outputs))
+                else:
+                    self._engine.clock.run_due()
             self._end("the engine was stopped")
         except Exception as error:  # noqa: BLE001 - whatever a component raised, all must hear of it
             self._die(error)

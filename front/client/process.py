@@ -14,6 +14,7 @@ import shutil
 import signal
 import sys
 import threading
+from contextlib import suppress
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -58,11 +59,24 @@ class SocketInbox:
     def __init__(self, socket: zmq.Socket[bytes]) -> None:
         self._socket = socket
         self._decoder = msgspec.msgpack.Decoder(Command)
+        self._bell, self._rung = os.pipe()
+        os.set_blocking(self._bell, False)
+        os.set_blocking(self._rung, False)
+        self._poller = zmq.Poller()
+        self._poller.register(socket, zmq.POLLIN)
+        self._poller.register(self._bell, zmq.POLLIN)
+
+    def wake(self) -> None:
+        """See `Inbox.wake`."""
+        with suppress(BlockingIOError):  # it is full of calls that were not heard yet
+            os.write(self._rung, b"!")
 
     def take(self, wait_s: float | None) -> list[Command]:
         """See `Inbox.take`."""
         if wait_s != 0:
-            self._socket.poll(None if wait_s is None else max(1, round(wait_s * 1000)))
+            ready = self._poller.poll(None if wait_s is None else max(1, round(wait_s * 1000)))
+            if (self._bell, zmq.POLLIN) in ready:
+                os.read(self._bell, 4096)
         commands: list[Command] = []
         try:
             while True:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import fields
 from typing import TYPE_CHECKING
 
@@ -31,6 +32,8 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
         counters: The whole numbers of `Stats`, by name.
         by_label: Its counters by a label, such as `finished` by reason.
         unused_tokens: Tokens that running requests have pages for and have not computed.
+        prediction_error: Of the predictor of step times; None without one.
+        cache: What its cache counts, by name.
     """
 
     running: int
@@ -39,6 +42,8 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     counters: dict[str, int]
     by_label: dict[str, dict[str, int]]
     unused_tokens: int
+    prediction_error: float | None = None
+    cache: dict[str, float] = {}
 
 
 def take_snapshot(engine: SteppedEngine) -> Snapshot:
@@ -49,7 +54,7 @@ def take_snapshot(engine: SteppedEngine) -> Snapshot:
         value = getattr(engine.stats, one.name)
         if isinstance(value, int):
             counters[one.name] = value
-        else:
+        elif isinstance(value, Counter):
             by_label[one.name] = {str(label): int(count) for label, count in value.items()}
     return Snapshot(
         running=len(engine.view.running),
@@ -58,4 +63,6 @@ def take_snapshot(engine: SteppedEngine) -> Snapshot:
         counters=counters,
         by_label=by_label,
         unused_tokens=engine.unused_tokens,
+        prediction_error=engine.stats.prediction_error,
+        cache=engine.cache_counters(),
     )

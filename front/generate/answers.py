@@ -10,7 +10,7 @@ from camshaft.request import EVERYWHERE, CacheScope
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from camshaft.request import SamplingParams
+    from camshaft.request import SamplingParams, TokenSpan
 
 Finish = Literal["stop", "length"]
 """Why a choice ended. Whatever else ends a request is an error of the whole call."""
@@ -23,18 +23,26 @@ class Call:
     Attributes:
         prompts: Token ids, none empty.
         params: Checked (`check_params`). With a seed, answer j of a prompt draws with `seed + j`.
+        modules: Spans with positions that stand before each prompt; see `TokenSpan`.
         n: Answers to each prompt.
         salt: Isolates its cached pages.
         scope: Their namespace, version and time to live; checked (`check_scope`).
         priority: Lower is more urgent.
+        ttft_slo_s: Wanted seconds to the first token of each answer, or None.
+        tpot_slo_s: Wanted seconds per later token, or None.
+        tenant: Who asks, for schedulers that are fair.
     """
 
     prompts: Sequence[list[int]]
     params: SamplingParams
+    modules: tuple[TokenSpan, ...] = ()
     n: int = 1
     salt: str = ""
     scope: CacheScope = EVERYWHERE
     priority: int = 0
+    ttft_slo_s: float | None = None
+    tpot_slo_s: float | None = None
+    tenant: str = ""
 
     @property
     def choices(self) -> int:

@@ -32,7 +32,8 @@ class Generation:
     """
 
     def __init__(self, client: EngineClient, tokenizer: Tokenizer, call: Call) -> None:
-        self.usages = [Usage(prompt_tokens=len(prompt)) for prompt in call.prompts]
+        before = sum(len(module.ids) for module in call.modules)
+        self.usages = [Usage(prompt_tokens=before + len(prompt)) for prompt in call.prompts]
         self._client = client
         self._call = call
         self._requests = [_request(call, index, uuid.uuid4().hex) for index in range(call.choices)]
@@ -49,6 +50,11 @@ class Generation:
             sum(one.completion_tokens for one in self.usages),
             sum(one.cached_tokens for one in self.usages),
         )
+
+    async def cancel(self) -> None:
+        """End all requests now; whoever iterates gets a `RequestError` with code `aborted`."""
+        for request in self._requests:
+            await self._client.abort(request.id)
 
     async def deltas(self) -> AsyncGenerator[Delta]:
         """Yield what every step adds, of all choices as they come.
@@ -95,7 +101,7 @@ class Generation:
                 raise RequestError(
                     output.message,
                     code="refused",
-                    status=503,
+                    status=503 if output.retry_after_s is None else 429,
                     retry_after_s=output.retry_after_s,
                 )
             case "abort":
@@ -109,9 +115,12 @@ def _request(call: Call, index: int, call_id: str) -> Request:
         params = msgspec.structs.replace(params, seed=(params.seed + sample) % 2**64)
     return Request(
         id=f"{call_id}-{index}",
-        spans=(TokenSpan(call.prompts[prompt]),),
+        spans=(*call.modules, TokenSpan(call.prompts[prompt])),
         params=params,
         salt=call.salt,
         scope=call.scope,
         priority=call.priority,
+        ttft_slo_s=call.ttft_slo_s,
+        tpot_slo_s=call.tpot_slo_s,
+        tenant=call.tenant,
     )

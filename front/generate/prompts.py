@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from camshaft.errors import RequestError
@@ -46,23 +47,33 @@ class Prompter:
         self._info = info
         self._longest_token = 0
 
-    async def encode(self, prompt: str | list[int]) -> list[int]:
+    async def encode(
+        self, prompt: str | list[int], *, param: str = "prompt", affixes: bool = True
+    ) -> list[int]:
         """Return the ids of a raw prompt. Control-token literals in its text are control tokens.
+
+        Args:
+            prompt: Text or ids.
+            param: Field that a refusal names.
+            affixes: Whether the text gets what the model begins and ends texts with.
 
         Raises:
             RequestError: Too long, empty, or with ids that the model does not have.
         """
         if isinstance(prompt, list):
-            return self._fitting(prompt, "prompt")
-        tokenizer = self._text.tokenizer
-        work = self._guarded(len(prompt.encode()), "prompt", tokenizer.encode, prompt, special=True)
-        return self._fitting(await work, "prompt")
+            return self._fitting(prompt, param)
+        encode = partial(self._text.tokenizer.encode, special=True, affixes=affixes)
+        return self._fitting(
+            await self._guarded(len(prompt.encode()), param, encode, prompt), param
+        )
 
-    async def encode_all(self, prompts: Sequence[str | list[int]]) -> list[list[int]]:
-        """Return the ids of several raw prompts; raises as `encode`."""
+    async def encode_all(
+        self, prompts: Sequence[str | list[int]], *, affixes: bool = True
+    ) -> list[list[int]]:
+        """Return the ids of several raw prompts; as `encode`."""
         encoded = []
         for prompt in prompts:
-            encoded.append(await self.encode(prompt))
+            encoded.append(await self.encode(prompt, affixes=affixes))
             await asyncio.sleep(0)  # others get their turn between many prompts
         return encoded
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -33,6 +35,8 @@ class CudaBackend(HardwareBackend):
         self._facts: DeviceFacts | None = None
         self._side: torch.cuda.Stream | None = None
         self._graph_pool: Any = None
+        self._recorder: torch.cuda.Stream | None = None
+        self._kept: CudaRecording | None = None
         self._in_use = 0
 
     def facts(self) -> DeviceFacts:
@@ -147,21 +151,42 @@ class CudaBackend(HardwareBackend):
         return torch.empty(size, dtype=torch.uint8, pin_memory=True)
 
     def capture(self, function: Callable[[], Outputs]) -> CudaRecording:
-        """Warm a function up on a side stream and record it in a graph.
+        """Run a function once, so that all it needs is loaded, and record it in a graph.
 
-        Graphs share their scratch memory: they replay one after the other, in one stream.
+        Graphs share their scratch memory: they replay one after the other, in one stream. Before
+        each recording `torch.cuda.graph` would wait for the device and give cached memory back, as
+        a graph cannot take from that; here it is given back only if memory runs out.
         """
-        if self._graph_pool is None:
+        function()
+        try:
+            return self._record(function)
+        except torch.cuda.OutOfMemoryError:
+            torch.cuda.synchronize(self.device)
+            torch.cuda.empty_cache()
+            return self._record(function)
+
+    def _record(self, function: Callable[[], Outputs]) -> CudaRecording:
+        if self._recorder is None:
+            # always the same: memory in the pool goes only to the stream that had it before
+            self._recorder = torch.cuda.Stream(self.device)
             self._graph_pool = torch.cuda.graph_pool_handle()
-        side = torch.cuda.Stream(self.device)
-        side.wait_stream(torch.cuda.current_stream(self.device))
-        with torch.cuda.stream(side):
-            for _ in range(2):
-                function()
-        torch.cuda.current_stream(self.device).wait_stream(side)
+            number = torch.zeros(1, device=self.device)
+            # a pool cannot be used again after its last graph has gone: this one stays
+            self._kept = self.capture(lambda: (number.add_(1),))
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._graph_pool):
-            results = function()
+        self._recorder.wait_stream(torch.cuda.current_stream(self.device))
+        with torch.cuda.stream(self._recorder):
+            # other threads may do what a recording forbids, such as to allocate pinned memory
+            graph.capture_begin(pool=self._graph_pool, capture_error_mode="thread_local")
+            try:
+                results = function()
+            except BaseException:
+                # the recording may be void or empty; the cause counts
+                with suppress(RuntimeError), warnings.catch_warnings():
+                    warnings.simplefilter("ignore")
+                    graph.capture_end()
+                raise
+            graph.capture_end()
         return CudaRecording(graph, results)
 
     def communicator(self, rank: int, size: int) -> Communicator:

@@ -26,6 +26,7 @@ class CacheUse:
         preemptions: By cause.
         unused_tokens: On average, tokens that requests had pages for and had not computed.
         most_in_use: Of each pool, the most pages that were seen in tables at once.
+        counted: What the cache itself counts, by name.
     """
 
     prompt_tokens: int = 0
@@ -34,6 +35,7 @@ class CacheUse:
     preemptions: dict[str, int] = field(default_factory=dict)
     unused_tokens: float = 0.0
     most_in_use: tuple[int, ...] = ()
+    counted: dict[str, float] = field(default_factory=dict)
 
     def summary(self, pages: Sequence[int], page_bytes: Sequence[int]) -> dict[str, object]:
         """Return the figures that `engine bench --json` prints.
@@ -48,6 +50,7 @@ class CacheUse:
             "evicted_pages": self.evicted_pages,
             "preemptions": self.preemptions,
             "unused_tokens": round(self.unused_tokens, 1),
+            **self.counted,
             "pools": [
                 {"pages": count, "bytes": count * size, "most_bytes_in_use": most * size}
                 for count, size, most in zip(pages, page_bytes, self.most_in_use, strict=True)
@@ -62,6 +65,7 @@ class CacheWatch:
         stats = engine.stats
         self._engine = engine
         self._before = (stats.prompt_tokens, stats.cached_tokens)
+        self._counted = engine.cache_counters()
         self._evictions = Counter(stats.evictions)
         self._preemptions = Counter(stats.preemptions)
         self._turns = self._looks = self._unused = 0
@@ -86,4 +90,8 @@ class CacheWatch:
             preemptions=dict(stats.preemptions - self._preemptions),
             unused_tokens=self._unused / max(1, self._looks),
             most_in_use=tuple(self._most),
+            counted={
+                name: count - self._counted.get(name, 0)
+                for name, count in self._engine.cache_counters().items()
+            },
         )

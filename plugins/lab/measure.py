@@ -90,6 +90,8 @@ def measure(engine: Engine, jobs: Sequence[Job]) -> Measurement:
         outputs = engine.step()
         turns.append((time.perf_counter() - start, outputs))
         watch.turn()
+        if engine.wake_at is not None:
+            engine.clock.rest(engine.wake_at)
     seconds = time.perf_counter() - start
     return replace(_measurement(jobs, _answers(turns, len(jobs)), seconds), cache=watch.use())
 

@@ -1,5 +1,9 @@
 from __future__ import annotations
 
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from threading import Thread, get_ident
 from types import SimpleNamespace
 from typing import Any
 
@@ -8,7 +12,7 @@ import torch
 
 from camshaft import kernel_launch
 from camshaft.errors import PluginError
-from camshaft.kernel_launch import KernelLaunch, Runtime, launcher
+from camshaft.kernel_launch import KernelLaunch, Runtime, compiling_ahead, launcher
 
 
 class CudaLauncher:
@@ -32,6 +36,10 @@ class Kernel:
     def __init__(self) -> None:
         self.own = CudaLauncher()
         self.through_triton = 0
+        self.warmed: list[tuple[object, ...]] = []
+
+    def warmup(self, *args: object, grid: tuple[int, ...], **constants: object) -> None:
+        self.warmed.append((grid, *args, constants))
 
     def __getitem__(self, grid: tuple[int, ...]) -> Any:
         def run(*args: object, **constants: object) -> Any:
@@ -162,6 +170,69 @@ def test_another_triton_launches_as_it_likes(monkeypatch: pytest.MonkeyPatch) ->
     assert (kernel.through_triton, kernel.own.launched) == (3, [])
 
 
+@pytest.fixture
+def compiles_in_threads(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Stand in for Triton's mode of compiling; list the pools that it was given."""
+    pools: list[Any] = []
+
+    def mode(pool: Any, *, ignore_errors: bool) -> Any:
+        assert ignore_errors  # the launch that needs it will tell
+        pools.append(pool._pool)
+        return nullcontext()
+
+    monkeypatch.setitem(sys.modules, "triton", SimpleNamespace(AsyncCompileMode=mode))
+    return pools
+
+
+@pytest.mark.usefixtures("triton")
+@pytest.mark.parametrize("was_launched", [False, True])
+def test_what_is_compiled_ahead_is_not_launched(
+    compiles_in_threads: list[Any], was_launched: bool
+) -> None:
+    kernel = Kernel()
+    launch = KernelLaunch(kernel, BLOCK=8, EARLY=True)
+    if was_launched:
+        launch((1, 1, 1), X, X, 7, 0.5)
+    with compiling_ahead(3):
+        launch((5, 1, 1), X, X, 7, 0.5)
+    assert kernel.warmed == [((5, 1, 1), X, X, 7, 0.5, {"BLOCK": 8, "EARLY": True})]
+    assert (kernel.through_triton, kernel.own.launched) == (int(was_launched), [])
+    assert [pool._max_workers for pool in compiles_in_threads] == [3]
+    for _ in range(2):
+        launch((1, 1, 1), X, X, 7, 0.5)
+    assert (len(kernel.own.launched), len(kernel.warmed)) == (1 + was_launched, 1)
+
+
+def test_a_kernel_is_loaded_by_the_thread_that_compiled_it() -> None:
+    threads: list[int] = []
+
+    class Compiled:
+        @property
+        def run(self) -> None:
+            threads.append(get_ident())
+
+    def compile_one() -> Compiled:
+        threads.append(get_ident())
+        return Compiled()
+
+    with ThreadPoolExecutor(1) as pool:
+        kernel = kernel_launch._Loading(pool).submit(compile_one).result()
+    assert isinstance(kernel, Compiled)
+    assert len(threads) == 2
+    assert threads[0] == threads[1] != get_ident()
+
+
+@pytest.mark.usefixtures("triton", "compiles_in_threads")
+def test_other_threads_launch_while_one_compiles_ahead() -> None:
+    kernel = Kernel()
+    launch = KernelLaunch(kernel, BLOCK=8, EARLY=True)
+    with compiling_ahead(1):
+        other = Thread(target=launch, args=((1, 1, 1), X, X, 7, 0.5))
+        other.start()
+        other.join()
+    assert (kernel.through_triton, kernel.warmed) == (1, [])
+
+
 @pytest.mark.usefixtures("triton")
 def test_constants_stand_at_the_end() -> None:
     kernel = Kernel()
@@ -188,6 +259,6 @@ def test_only_launchers_that_are_known_are_called(
     nvidia = SimpleNamespace(driver=driver)
     fake = SimpleNamespace(__version__=version, knobs=None, runtime=SimpleNamespace(driver=None))
     for name, module in (("", fake), (".backends", None), (".backends.nvidia", nvidia)):
-        monkeypatch.setitem(__import__("sys").modules, f"triton{name}", module)
+        monkeypatch.setitem(sys.modules, f"triton{name}", module)
     runtime = kernel_launch._runtime.__wrapped__()
     assert (runtime is not None) == known

@@ -13,12 +13,17 @@ import torch
 from camshaft.compose import Composed
 from camshaft.contracts.attention import AttentionMeta, GraphLevel
 from camshaft.contracts.hardware import Outputs, Recording
+from camshaft.contracts.moves import PageMove
 from camshaft.executor.graphs import DecodeGraphs, padded_sizes
+from camshaft.executor.moves import PageMoves
 from camshaft.executor.torch_executor import TorchExecutor
 from camshaft.plugins.attention.reference import ReferenceAttention
 from camshaft.plugins.hardware.cpu import CpuBackend
+from camshaft.request import TokenSpan
 from camshaft.testing.engines import make_request, run_to_end
+from camshaft.testing.steps import StepDriver
 from camshaft.testing.toy import HYBRID, LLAMA, compose_toy, pool
+from tests.executor.test_transfer import Streams
 
 PROMPTS = {
     "short": [1],
@@ -119,6 +124,30 @@ def test_replayed_steps_survive_preemption() -> None:
     assert composed.engine.stats.preemptions["no_space"] > 0
 
 
+def modular_answers(composed: Composed) -> dict[str, tuple[int, ...]]:
+    """Requests behind modules with gaps between positions, beside some without."""
+    modules = TokenSpan(list(range(60, 72)), 8), TokenSpan(list(range(90, 98)), 200)
+    for number, (name, prompt) in enumerate(PROMPTS.items()):
+        for kind in ("plain", "modular"):
+            request = make_request(f"{kind} {name}", prompt, 12 + number, ignore_eos=True)
+            if kind == "modular":
+                request.spans = (*modules[number % 2 :], *request.spans)
+            composed.engine.submit(request)
+    return {name: tuple(one.token_ids) for name, one in run_to_end(composed.engine).items()}
+
+
+@pytest.mark.usefixtures("recordable")
+def test_replayed_steps_place_tokens_behind_the_modules_of_their_request() -> None:
+    changes = {"cache": {"use": "modular"}}
+    wanted = modular_answers(compose_toy(changes=changes))
+    composed = compose_toy(changes=changes)
+    graphs = with_graphs(composed, "greedy")
+    assert modular_answers(composed) == wanted
+    assert {shifted for *_, shifted in graphs._recorded} == {True}
+    assert answers(composed) == answers(compose_toy())  # slots that had offsets have none now
+    assert {shifted for *_, shifted in graphs._recorded} == {True, False}
+
+
 @pytest.mark.usefixtures("recordable")
 def test_a_request_without_finite_logits_ends_alone() -> None:
     composed = compose_toy()
@@ -154,6 +183,24 @@ def test_slots_are_sent_when_they_change_only(monkeypatch: pytest.MonkeyPatch) -
     composed.engine.submit(make_request("one", [1, 2, 3], 20, ignore_eos=True))
     run_to_end(composed.engine)
     assert [len(values) for values in sent] == [1, 1]  # to record, and for the first replay
+
+
+@pytest.mark.usefixtures("recordable")
+def test_a_replay_waits_only_for_a_page_that_it_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    composed = compose_toy()
+    executor, graphs, hardware = executor_of(composed), with_graphs(composed, None), Streams()
+    monkeypatch.setattr(executor, "_moves", PageMoves(executor.parts.groups, hardware, ratio=1))
+    drive = StepDriver(executor, depth=3)  # so that tokens are on the device only
+    state = drive.open([5, 6, 7], 0, [1])
+    drive.launch((state, 3))
+    executor.move([], [PageMove(1, 0, (9,), executor.tray(0, 1))])
+    hardware.log.clear()
+    drive.launch((state, 1))
+    assert hardware.log == []
+    drive.grow(state, [9])
+    drive.launch((state, 1))
+    assert [what for what, _, _ in hardware.log] == ["join", "join"]  # both layers, at once
+    assert graphs.replays == 2
 
 
 def test_padded_sizes_end_with_the_largest_step() -> None:

@@ -61,5 +61,13 @@ def test_at_most_an_eighth_of_the_rows_is_padding() -> None:
     assert token_sizes(100) == [1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 72, 80, 88, 96, 100]
 
 
+def test_a_few_decodes_beside_a_chunk_cost_no_eighth() -> None:
+    sizes = token_sizes(16640)
+    assert [_least(sizes, 7168 + few) for few in (0, 1, 128, 129, 257)] == [
+        7168, 7296, 7296, 7424, 7680,
+    ]  # fmt: skip
+    assert [_least(sizes, 16384 + few) for few in (1, 129, 256)] == [16512, 16640, 16640]
+
+
 def _least(sizes: list[int], tokens: int) -> int:
     return next(size for size in sizes if size >= tokens)

@@ -110,7 +110,7 @@ class Streams(CpuBackend):
     def __init__(self) -> None:
         super().__init__(CpuSettings())
         self.log: list[tuple[str, int, str]] = []
-        self.current, self.count = "steps", 0
+        self.current, self.count, self.is_done = "steps", 0, False
 
     @contextmanager
     def stream(self):
@@ -125,7 +125,10 @@ class Streams(CpuBackend):
             self.log.append((what, number, self.current))
 
         return SimpleNamespace(
-            record=lambda: note("record"), join=lambda: note("join"), wait=lambda: note("wait")
+            record=lambda: note("record"),
+            join=lambda: note("join"),
+            wait=lambda: note("wait"),
+            reached=lambda: self.is_done,
         )
 
 

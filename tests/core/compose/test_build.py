@@ -9,6 +9,7 @@ import pytest
 from camshaft.compose import compose
 from camshaft.contracts.attention import AttentionBackend
 from camshaft.contracts.hardware import MemoryReport
+from camshaft.contracts.predictor import StepShape
 from camshaft.facts import Capability, DeviceFacts
 from camshaft.plugins.hardware.cpu import CpuBackend
 from camshaft.recipe import parse_recipe
@@ -52,3 +53,18 @@ def test_a_device_with_graphs_gets_the_pages_that_a_measured_step_leaves(
     assert composed.memory.pages == 400 - 2 * 50 - 1
     composed.engine.submit(make_request("one", [1, 2, 3], 4, ignore_eos=True))
     assert len(run_to_end(composed.engine)["one"].token_ids) == 4
+
+
+@pytest.mark.parametrize("executor", ["torch", "null"])
+def test_the_predictor_learns_from_every_step_and_its_error_is_counted(executor: str) -> None:
+    changes: dict[str, dict[str, Any]] = {
+        "scheduler": {"predictor": "fitted"},
+        "engine": {"executor": {"use": executor}},
+    }
+    engine = compose(parse_recipe(toy_mapping(LLAMA, changes), Registry.discover())).engine
+    shape = StepShape(1, 1, 1, 5, 1)
+    before = engine.view.predict(shape)
+    engine.submit(make_request("one", [1, 2, 3], 8, ignore_eos=True))
+    run_to_end(engine)
+    assert 0 < engine.view.predict(shape) != before
+    assert engine.stats.prediction_error is not None

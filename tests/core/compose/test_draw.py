@@ -5,10 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
 
 from camshaft import Capability, Component, RecipeError, Registry
 from camshaft.compose import draw
 from camshaft.contracts.predictor import StepShape, StepTimePredictor
+from camshaft.contracts.sampling import RowContext, Sampled
+from camshaft.contracts.speculator import Speculator
 from camshaft.recipe import parse_recipe
 from camshaft.testing.toy import toy_mapping, toy_recipe
 
@@ -21,6 +24,17 @@ class Guess(StepTimePredictor):
         return 1.0
 
     def observe(self, shape: StepShape, seconds: float) -> None: ...
+
+
+class Silent(Speculator):
+    def kv_spec(self) -> None: ...
+
+    def propose(
+        self, rows: RowContext, sampled: Sampled, hidden: dict[int, torch.Tensor]
+    ) -> torch.Tensor:
+        return torch.full((len(rows.slots), 1), -1)
+
+    def verify(self, rows: RowContext, sampled: Sampled) -> None: ...
 
 
 def faults(changes: dict[str, Any], *components: Component) -> list[str]:
@@ -37,9 +51,9 @@ def test_a_toy_fits() -> None:
 
 
 def test_a_part_that_this_version_does_not_run_is_refused() -> None:
-    component = Component("predictor", "guess", f"{__name__}:Guess")
-    found = faults({"scheduler": {"predictor": "guess"}}, component)
-    assert found == ["scheduler.predictor: this version does not run one yet"]
+    component = Component("speculator", "silent", f"{__name__}:Silent")
+    found = faults({"sampling": {"speculator": "silent"}}, component)
+    assert found == ["sampling.speculator: this version does not run one yet"]
 
 
 def test_a_part_that_needs_what_the_device_lacks_is_refused_wherever_it_is_named() -> None:
@@ -62,10 +76,10 @@ def test_a_shape_that_no_model_component_runs_is_refused_with_the_reasons() -> N
 
 
 def test_all_misfits_come_together() -> None:
-    component = Component("predictor", "guess", f"{__name__}:Guess")
-    changes = {"model": {"max_context": 600}, "scheduler": {"predictor": "guess"}}
+    component = Component("speculator", "silent", f"{__name__}:Silent")
+    changes = {"model": {"max_context": 600}, "sampling": {"speculator": "silent"}}
     assert [text.partition(":")[0] for text in faults(changes, component)] == [
-        "scheduler.predictor",
+        "sampling.speculator",
         "model.max_context",
     ]
 

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import threading
+
 import pytest
 
-from camshaft.loop.clock import VirtualClock
+from camshaft.loop.clock import Clock, VirtualClock
 from camshaft.loop.queues import Waiting
 from camshaft.loop.slots import Slots
 from camshaft.loop.state import RequestState
@@ -42,6 +44,37 @@ def test_removing_from_the_middle_keeps_the_order() -> None:
         waiting.append(one)
     waiting.remove(states[1])
     assert [one.uid for one in waiting] == [1, 3]
+
+
+def test_what_is_posted_runs_at_the_next_turn_and_what_it_posts_at_the_one_after() -> None:
+    clock, seen = Clock(), []
+
+    def again() -> None:
+        seen.append("first")
+        clock.post(lambda: seen.append("second"))
+
+    clock.post(again)
+    assert seen == []
+    clock.run_due()
+    assert seen == ["first"]
+    clock.run_due()
+    assert seen == ["first", "second"]
+
+
+def test_a_rest_ends_when_another_thread_posts() -> None:
+    clock = Clock()
+    threading.Timer(0.02, lambda: clock.post(lambda: None)).start()
+    before = clock.now()
+    clock.rest(before + 30)
+    assert clock.now() - before < 10
+
+
+def test_virtual_time_rests_until_the_next_event_and_not_at_all_if_something_is_posted() -> None:
+    clock = VirtualClock()
+    clock.call_at(2.0, lambda: clock.post(lambda: None))
+    clock.rest(5.0)
+    clock.rest(5.0)
+    assert clock.now() == 2.0
 
 
 def test_virtual_time_runs_callbacks_at_their_own_times() -> None:

@@ -156,9 +156,18 @@ class DependsOnTheBatch(Sound):
         out *= 1 + 1e-7 * len(q)
 
 
+class TakesPositionsForPlaces(Sound):
+    """It masks by what is meant for rotary embedding."""
+
+    def plan(self, meta, *, capture=False):
+        first = meta.positions[meta.query_start[:-1]]
+        return super().plan(replace(meta, context=first), capture=capture)
+
+
 @pytest.mark.parametrize(
     ("backend", "test"),
     [
+        (TakesPositionsForPlaces, "test_equals_dense_attention"),
         (WindowWithoutItself, "test_a_window_counts_the_query_itself"),
         (NoWindow, "test_a_window_counts_the_query_itself"),
         (NoSinks, "test_sinks_take_their_share"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from hashlib import blake2b
+from struct import unpack
 
 import pytest
 
@@ -109,23 +110,21 @@ class ForgetsOnlyLater(Sound):
 
 class HashesSums(IgnoresSalt):
     class Digests(PageDigests):
-        def _extend(self, known: list[bytes], prefix: Prefix, pages: int) -> None:
-            size = self._page_tokens
-            for page in range(len(known), pages):
-                total = sum(prefix.tokens[page * size : (page + 1) * size])
-                parent = known[-1] if known else self.root(prefix)
-                known.append(blake2b(parent + total.to_bytes(8, "little")).digest())
+        def _last(self, parent: bytes, text: bytes) -> bytes:
+            size = 4 * self._page_tokens
+            pages = [text[at : at + size] for at in range(0, len(text), size)]
+            sums = [sum(unpack(f"<{self._page_tokens}i", page)) for page in pages]
+            return blake2b(parent + repr(sums).encode()).digest()
 
 
 class HashesPagesAlone(IgnoresSalt):
     class Digests(PageDigests):
-        def _extend(self, known: list[bytes], prefix: Prefix, pages: int) -> None:
-            size = self._page_tokens
-            for page in range(len(known), pages):
-                alone: list[bytes] = []
-                tokens = prefix.tokens[page * size : (page + 1) * size]
-                super()._extend(alone, replace(prefix, tokens=tokens), 1)
-                known += alone
+        def root(self, prefix: Prefix) -> bytes:
+            self._root = super().root(prefix)
+            return self._root
+
+        def _last(self, parent: bytes, text: bytes) -> bytes:
+            return super()._last(self._root, text[-4 * self._page_tokens :])
 
 
 class SharesItsMemo(Sound):

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from camshaft.contracts.executor import Executor
+from camshaft.contracts.moves import Moved, PageMove
 from camshaft.contracts.scheduler import Rows
 from camshaft.step import FROM_DEVICE, LogprobRows, Step, StepOutput, float32, int32
 from camshaft.testing.executor import ComputingExecutorContract
@@ -101,8 +102,95 @@ def verdict(executor: type[Executor]) -> list[str]:
     return failures(Contract)
 
 
-def test_a_good_executor_passes() -> None:
-    assert verdict(Toy) == []
+class ToyTray:
+    def __init__(self, memory: np.ndarray, count: int) -> None:
+        self.memory, self.count = memory, count
+
+    @property
+    def pages(self) -> np.ndarray:
+        return self.memory[: self.count]
+
+    def first(self, count: int) -> ToyTray:
+        return ToyTray(self.memory, count)
+
+
+class Moving(Toy):
+    moves_pages = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ended: list[Moved] = []
+
+    def tray(self, group, pages):
+        return ToyTray(np.zeros((pages, PAGE), dtype=np.int64), pages)
+
+    def export(self, one):
+        one.tray.pages[:] = self.pages[list(one.pages)]
+
+    def load(self, one):
+        self.pages[list(one.pages)] = one.tray.pages
+
+    def move(self, exports, loads):
+        for one in exports:
+            self.export(one)
+        for one in loads:
+            self.load(one)
+        self.ended += [Moved(one.ticket) for one in (*exports, *loads)]
+
+    def moved(self):
+        ended, self.ended = self.ended, []
+        return ended
+
+
+@pytest.mark.parametrize("executor", [Toy, Moving])
+def test_a_good_executor_passes(executor: type[Executor]) -> None:
+    assert verdict(executor) == []
+
+
+class ExportsAfterTheNextStep(Moving):
+    def __init__(self) -> None:
+        super().__init__()
+        self.late: list[PageMove] = []
+
+    def export(self, one):
+        self.late.append(one)
+
+    def launch(self, step):
+        super().launch(step)
+        while self.late:
+            super().export(self.late.pop())
+
+
+class LoadsAfterTheNextStep(Moving):
+    def __init__(self) -> None:
+        super().__init__()
+        self.late: list[PageMove] = []
+
+    def load(self, one):
+        self.late.append(one)
+
+    def launch(self, step):
+        super().launch(step)
+        while self.late:
+            super().load(self.late.pop())
+
+
+class LoadsBeforeItExports(Moving):
+    def move(self, exports, loads):
+        super().move([], loads)
+        super().move(exports, [])
+
+
+class TellsTwice(Moving):
+    def moved(self):
+        return list(self.ended)
+
+
+class WholeTraysOnly(Moving):
+    def tray(self, group, pages):
+        tray = super().tray(group, pages)
+        tray.first = lambda count: tray
+        return tray
 
 
 class ATokenForEveryRow(Toy):
@@ -249,6 +337,11 @@ class LogprobsByPlace(Toy):
         (NoCopies, "test_pages_are_copied_before_the_step_writes"),
         (FreeChoice, "test_masks_bind_the_rows_with_logits_in_step_order"),
         (MasksByRequest, "test_masks_bind_the_rows_with_logits_in_step_order"),
+        (ExportsAfterTheNextStep, "test_pages_come_back_from_the_host_as_they_left"),
+        (LoadsAfterTheNextStep, "test_pages_come_back_from_the_host_as_they_left"),
+        (LoadsBeforeItExports, "test_exports_of_a_move_come_before_its_loads"),
+        (TellsTwice, "test_pages_come_back_from_the_host_as_they_left"),
+        (WholeTraysOnly, "test_a_tray_can_be_used_for_fewer_pages"),
         (LogprobsOfAll, "test_nobody_asked_nobody_pays"),
         (LogprobsByPlace, "test_logprobs_are_reported_for_those_who_ask"),
     ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Iterator
 
@@ -54,6 +55,15 @@ async def until(condition, within_s: float = 2.0) -> None:
 
 async def test_outputs_arrive_in_order_up_to_the_limit(client: LocalClient) -> None:
     assert bytes(await collect(client, request("a", max_tokens=4))) == b"hell"
+
+
+async def test_an_engine_that_sleeps_wakes_for_what_a_thread_posts(
+    client: LocalClient, engine: ScriptedEngine
+) -> None:
+    for _ in range(2):
+        ran = threading.Event()
+        engine.clock.post(ran.set)
+        assert await asyncio.to_thread(ran.wait, 5)
 
 
 async def test_requests_run_side_by_side(client: LocalClient) -> None:

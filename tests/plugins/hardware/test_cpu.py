@@ -5,11 +5,13 @@ import os
 import pytest
 import torch
 
+from camshaft.compose.draw import draw
 from camshaft.contracts.hardware import HardwareBackend
-from camshaft.errors import DeviceError
+from camshaft.errors import DeviceError, RecipeError
 from camshaft.plugins.hardware.components import CpuSettings
 from camshaft.plugins.hardware.cpu import CpuBackend, memory_limit, usable_cores
 from camshaft.testing.hardware import HardwareContract
+from camshaft.testing.toy import toy_recipe
 
 
 @pytest.fixture(autouse=True)
@@ -23,6 +25,14 @@ def _keep_threads():
 class TestContract(HardwareContract):
     def make(self) -> HardwareBackend:
         return CpuBackend(CpuSettings())
+
+
+def test_it_is_no_device_for_triton_even_where_that_is_installed() -> None:
+    pytest.importorskip("triton", reason="triton is not installed")
+    with pytest.raises(
+        RecipeError, match=r"attention\.decode: 'triton' needs triton, which .* \(cpu\)"
+    ):
+        draw(toy_recipe(changes={"attention": {"use": "triton"}}))
 
 
 def test_opening_sets_the_threads_that_the_recipe_names() -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
+from typing import cast
 
 import pytest
 import torch
@@ -8,7 +9,7 @@ import torch
 from camshaft.contracts.hardware import HardwareBackend
 from camshaft.errors import DeviceError
 from camshaft.plugins.hardware.components import CudaSettings
-from camshaft.plugins.hardware.cuda import CudaBackend
+from camshaft.plugins.hardware.cuda import CudaBackend, CudaRecording
 from camshaft.plugins.hardware.rocm import RocmBackend
 from camshaft.testing.hardware import HardwareContract
 
@@ -24,6 +25,82 @@ class TestCuda(HardwareContract):
 class TestRocm(HardwareContract):
     def make(self) -> HardwareBackend:
         return RocmBackend(CudaSettings())
+
+
+@pytest.mark.gpu
+def test_a_recording_gets_memory_that_torch_keeps_for_later() -> None:
+    backend = CudaBackend(CudaSettings())
+    backend.open()
+    backend.capture(lambda: (torch.zeros(1, device=backend.device),))
+    torch.cuda.empty_cache()
+    allowed = torch.cuda.memory_reserved() + (1 << 30)
+    torch.cuda.set_per_process_memory_fraction(allowed / backend.facts().memory_bytes)
+    try:
+        kept = torch.empty(900 << 20, dtype=torch.uint8, device=backend.device)
+        del kept
+        recording = backend.capture(
+            lambda: (torch.ones(500 << 20, dtype=torch.uint8, device=backend.device)[:2] + 1,)
+        )
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+    (result,) = recording.replay()
+    assert result is not None
+    assert result.tolist() == [2, 2]
+
+
+@pytest.mark.gpu
+def test_recordings_can_be_made_after_all_earlier_ones_have_gone() -> None:
+    backend = CudaBackend(CudaSettings())
+    backend.open()
+    ones = torch.ones(3, device=backend.device)
+    for number in range(3):
+        ones.fill_(number)
+        (result,) = backend.capture(lambda: (ones * 1,)).replay()
+        assert result is not None
+        assert result.tolist() == [number] * 3
+
+
+@pytest.mark.gpu
+def test_after_a_function_that_cannot_be_recorded_others_can() -> None:
+    backend = CudaBackend(CudaSettings())
+    backend.open()
+    calls: list[int] = []
+
+    def fails_when_recorded() -> tuple[torch.Tensor]:
+        calls.append(1)
+        result = torch.ones(2, device=backend.device)
+        if len(calls) == 2:
+            raise ValueError("not now")
+        return (result,)
+
+    with pytest.raises(ValueError, match="not now"):
+        backend.capture(fails_when_recorded)
+    (result,) = backend.capture(fails_when_recorded).replay()
+    assert result is not None
+    assert result.tolist() == [1, 1]
+
+
+def test_a_recording_that_runs_out_of_memory_is_tried_again_with_what_was_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    backend, done = CudaBackend(CudaSettings()), list[str]()
+    recording = cast("CudaRecording", object())
+
+    def run() -> tuple[()]:
+        done.append("run")
+        return ()
+
+    def record(function: object) -> CudaRecording:
+        done.append("record")
+        if len(done) == 2:
+            raise torch.OutOfMemoryError
+        return recording
+
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: done.append("wait"))
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: done.append("give back"))
+    monkeypatch.setattr(backend, "_record", record)
+    assert backend.capture(run) is recording
+    assert done == ["run", "record", "wait", "give back", "record"]
 
 
 def test_a_device_that_is_not_there_is_named_with_a_way_out(monkeypatch) -> None:
