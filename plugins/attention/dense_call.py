@@ -139,11 +139,15 @@ def _merge(
     batch, heads, _, dim = part.shape
     filled = results + results[:1] * (MOST_PARTS - count) if count > 1 else results
     assert all(one.stride() == part.stride() for one, _ in results)
-    merge_parts_kernel[(-(-tokens // MERGE_TOKENS), heads, batch)](
+    launch = launcher(
+        merge_parts_kernel, PARTS=len(filled), TOKENS=MERGE_TOKENS, DIM=dim,
+        HAS_LSE=lse is not None, num_warps=4,
+    )  # fmt: skip
+    launch(
+        (-(-tokens // MERGE_TOKENS), heads, batch),
         tuple(one for one, _ in filled), tuple(one for _, one in filled), out, lse,
         *part.stride()[:3], *total.stride()[:2], *out.stride()[:2],
         0 if lse is None else lse.stride(0), count, tokens, front,
-        PARTS=len(filled), TOKENS=MERGE_TOKENS, DIM=dim, HAS_LSE=lse is not None, num_warps=4,
     )  # fmt: skip
 
 

@@ -71,6 +71,8 @@ class Decode:
         sums: float32 scratch for their sums of exponentials.
         cascade: Work over shared prefixes, if there may be any.
         launches: What layers of the step with some features call; the first of them fills it in.
+        merges: Whether the decode kernel merges the pieces.
+        counters: int32 zeros for each request and kv head, if it has several to merge.
         prepares: Whether the decode kernel can do what `prepare` does.
         projected: [B, (H + 2 G) * D], between a `prepare` that left it to the decode kernel, and
             that.
@@ -84,6 +86,8 @@ class Decode:
     sums: torch.Tensor | None
     cascade: Cascade | None = None
     launches: dict[Features, DecodeLaunches] = field(default_factory=dict)
+    merges: bool = False
+    counters: torch.Tensor | None = None
     prepares: bool = False
     projected: torch.Tensor | None = None
 

@@ -72,6 +72,7 @@ class TritonAttention(AttentionBackend):
             self.sharing_pays_from = -(-settings.cascade_bytes // token_bytes(self.kv_layout()))
         self._scratch: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         self._cascade_scratch: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        self._counters: dict[int, torch.Tensor] = {}
         self.calls = Calls(spec, self.prefill_blocks, self.cascade_blocks)
         self._device: OnDevice | None = None
 
@@ -165,6 +166,8 @@ class TritonAttention(AttentionBackend):
             partial,
             sums,
             cascade,
+            merges=self.settings.merge_in_decode,
+            counters=self._counters_of(pairs, device) if splits > 1 else None,
             prepares=prepares,
         )
 
@@ -205,6 +208,15 @@ class TritonAttention(AttentionBackend):
                 torch.empty(rows, dtype=torch.float32, device=device),
             )
         return self._scratch[queries]
+
+    def _counters_of(self, pairs: int, device: torch.device) -> torch.Tensor | None:
+        """Return zeros for so many requests times kv heads; kernels leave them as zeros."""
+        if not self.settings.merge_in_decode:
+            return None
+        size = power_of_two(pairs)
+        if size not in self._counters:
+            self._counters[size] = torch.zeros(size, dtype=torch.int32, device=device)
+        return self._counters[size]
 
     def _scratch_with(
         self, cascade: Cascade, splits: int, device: torch.device

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from camshaft.component import Component, Settings
 from camshaft.hooks import hookimpl
 
 
 class DecoderSettings(Settings):
-    """Settings of the model `decoder`: none, a model's configuration says it all."""
+    """Settings of the model `decoder`; a model's configuration says the rest."""
+
+    residual: Literal["model", "float32"] = "model"
+    """Precision of the sum that runs through all layers, `model` being that of `model.dtype`.
+    `float32` spares two roundings a layer, for 8 more bytes a layer, token and hidden element."""
 
 
 @hookimpl

@@ -99,7 +99,7 @@ class DecoderFamily(ModelFamily):
         if parts.ranks != 1:
             raise PluginError(f"model 'decoder' runs on one rank; {parts.ranks} are asked for.")
         weights = Weights(checkpoint, parts)
-        model = Decoder(checkpoint, parts, weights)
+        model = Decoder(checkpoint, parts, weights, self.settings)
         weights.warn_of_unused()
         return model
 
@@ -107,13 +107,20 @@ class DecoderFamily(ModelFamily):
 class Decoder(Model):
     """A range of layers, with the embedding before the first and the head behind the last."""
 
-    def __init__(self, checkpoint: Checkpoint, parts: ModelParts, weights: Weights) -> None:
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        parts: ModelParts,
+        weights: Weights,
+        settings: DecoderSettings,
+    ) -> None:
         config = checkpoint.config
         first, last = parts.layers
         self._ops: Ops = parts.ops
         self._norm_eps = config.norm_eps
         self._soft_cap = config.logit_softcap
         self._by_rows = parts.deterministic
+        self._is_wide = settings.residual == "float32" and parts.dtype != "float32"
         self._tanh = _rows_alone(torch.tanh, parts)
         self._embedding: LinearMethod | None = None
         self._head: LinearMethod | None = None
@@ -153,7 +160,10 @@ class Decoder(Model):
     def embed(self, tokens: torch.Tensor, step: StepContext) -> Handover:
         """See `Model.embed`."""
         assert self._embedding is not None, "this stage has no embedding"
-        return Handover(self._embedding.lookup(tokens), None)
+        hidden = self._embedding.lookup(tokens)
+        # a sum keeps the precision that it begins with
+        wide = torch.zeros_like(hidden, dtype=torch.float32) if self._is_wide else None
+        return Handover(hidden, wide)
 
     def norm(self, handover: Handover) -> torch.Tensor:
         """See `Model.norm`."""

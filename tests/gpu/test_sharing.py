@@ -53,7 +53,7 @@ def test_answers_equal_those_without_a_cascade(graphs: bool) -> None:
     assert engine.parts.executor._sharing[0].searches > 0
     if graphs:
         recorded = engine.parts.executor.graphs._recorded
-        assert any(sharing == (True,) for _, _, sharing in recorded)
+        assert any(sharing == (True,) for _, _, sharing, _ in recorded)
     compared = 0
     for name, one in wanted.items():
         for place, token in enumerate(one.token_ids):

@@ -16,7 +16,11 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
+from .last import merge_if_last, prefix_pieces, take_pieces
 from .tile import attend_tile, log_sum, with_sink
+
+PIECES = tl.constexpr(4)
+"""Of a shared prefix, loaded at a time."""
 
 
 @triton.jit
@@ -87,7 +91,7 @@ def leave_result(
 
 
 @triton.jit(
-    do_not_specialize=["splits", "table_row"],
+    do_not_specialize=["splits", "table_row", "prefix_at"],
     do_not_specialize_on_alignment=["query_start", "context", "table", "lse", "pieces"],
 )
 def decode_kernel(
@@ -105,6 +109,7 @@ def decode_kernel(
     partial,  # float32 [B, G, splits, QUERIES * GROUP, D], unless SINGLE
     sums,  # float32 [B, G, splits, QUERIES * GROUP], unless SINGLE
     pieces,  # int32 [B, 4], if SHARED: see `merge_kernel`
+    counters,  # int32 [B, G] zeros, if LAST
     q_token,  # elements from one token to the next
     q_head,
     out_token,
@@ -112,9 +117,11 @@ def decode_kernel(
     lse_token,
     table_row,
     splits,
+    prefix_at,  # where in `sums` the cascade's results begin
     scale,
     cap,
-    SINGLE: tl.constexpr,
+    SINGLE: tl.constexpr,  # no split but one; pieces of a shared prefix are merged here
+    LAST: tl.constexpr,  # the program of a request that ends last merges all pieces
     QUERIES: tl.constexpr,
     GROUP: tl.constexpr,
     KV_HEADS: tl.constexpr,
@@ -156,6 +163,11 @@ def decode_kernel(
     best = tl.full([ROWS], float("-inf"), tl.float32)
     total = tl.zeros([ROWS], tl.float32)
     acc = tl.zeros([ROWS, DIM], tl.float32)
+    if SINGLE and SHARED:
+        slot, stride, number = prefix_pieces(pieces, request, head, prefix_at, KV_HEADS, GROUP)
+        best, total, acc = take_pieces(
+            best, total, acc, partial, sums, slot, stride, number, alive, PIECES, DIM
+        )
     last = end - count + token
     pages_at = table + request.to(tl.int64) * table_row
     for at in range(low, high, KEYS):
@@ -212,6 +224,12 @@ def decode_kernel(
         HAS_SINKS,
         HAS_LSE,
     )
+    if LAST:
+        merge_if_last(
+            counters, tl.cdiv(end - first, piece), partial, sums, pieces, prefix_at, request,
+            kv_head, splits, start, count, sinks, out, lse, out_token, out_head, lse_token,
+            QUERIES * GROUP, GROUP, KV_HEADS, DIM, SHARED, HAS_SINKS, HAS_LSE,
+        )  # fmt: skip
 
 
 @triton.jit(

@@ -15,6 +15,7 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from .decode import leave_result, own_keys
+from .last import merge_if_last
 from .prepare import angles_at, turned
 from .stored import decoded, encoded, store_codes
 from .tile import attend_tile, capped, load_heads, take_tile
@@ -59,6 +60,7 @@ def newest_kernel(
     lse,  # float32 [B, H], if HAS_LSE
     partial,  # as in the decode kernel, and all others that it has
     sums,
+    counters,
     qkv_row,
     angles,
     eps,
@@ -70,6 +72,7 @@ def newest_kernel(
     scale,
     cap,
     SINGLE: tl.constexpr,
+    LAST: tl.constexpr,
     GROUP: tl.constexpr,
     KV_HEADS: tl.constexpr,
     ROTATED: tl.constexpr,
@@ -173,3 +176,9 @@ def newest_kernel(
         lse, partial, sums, out_token, out_head, lse_token,
         SINGLE, GROUP, KV_HEADS, DIM, HAS_SINKS, HAS_LSE,
     )  # fmt: skip
+    if LAST:
+        merge_if_last(
+            counters, tl.cdiv(end - first, piece), partial, sums, None, 0, request, kv_head, splits,
+            request, 1, sinks, out, lse, out_token, out_head, lse_token,
+            GROUP, GROUP, KV_HEADS, DIM, False, HAS_SINKS, HAS_LSE,
+        )  # fmt: skip

@@ -27,7 +27,11 @@ def load_codes(
     packed: tl.constexpr = pages.dtype.element_ty == tl.uint8
     width: tl.constexpr = DIM // 2 if packed else DIM
     each: tl.constexpr = 2 if packed else 1
-    at = pages + slots[:, None] * width + tl.arange(0, width)[None, :]
+    # Triton 3.6 mixes up neighbours of small heads when it interleaves them in some layouts
+    twice: tl.constexpr = packed and DIM < 64
+    dims = tl.arange(0, DIM)
+    offsets = dims // 2 if twice else tl.arange(0, width)
+    at = pages + slots[:, None] * width + offsets[None, :]
     scale_at = scales + slots * each
     if MASKED:
         codes = tl.load(at, mask=stored[:, None], other=0.0)
@@ -37,8 +41,11 @@ def load_codes(
         scale = tl.load(scale_at).to(tl.float32)
     zero = scale
     if packed:
-        # neighbours in a head are neighbours in a byte: no thread needs another one's registers
-        codes = tl.interleave(codes & 15, codes >> 4).to(tl.int8) - 8
+        if twice:
+            codes = ((codes >> (dims % 2 * 4)[None, :].to(tl.uint8)) & 15).to(tl.int8) - 8
+        else:
+            # neighbours in a head are neighbours in a byte: no thread needs another's registers
+            codes = tl.interleave(codes & 15, codes >> 4).to(tl.int8) - 8
         if MASKED:
             zero = tl.load(scale_at + 1, mask=stored, other=0.0).to(tl.float32)
         else:

@@ -10,6 +10,8 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
+from camshaft.kernel_launch import launcher
+
 from .launch import options
 
 BLOCK = 1024
@@ -65,10 +67,8 @@ def _launch(gate_up: torch.Tensor, *, gelu: bool, early: bool) -> torch.Tensor:
     block = min(BLOCK, triton.next_power_of_2(width))
     # one flat axis of the grid: the second holds 65,535 programs, fewer than a large step's rows
     blocks = triton.cdiv(width, block)
-    _gated[(tokens * blocks,)](
-        gate_up,
-        out,
-        gate_up.stride(0),
+    launch = launcher(
+        _gated,
         I=width,
         BLOCKS=blocks,
         BLOCK=block,
@@ -76,4 +76,5 @@ def _launch(gate_up: torch.Tensor, *, gelu: bool, early: bool) -> torch.Tensor:
         EARLY=early,
         **options(block, 4, early=early),
     )
+    launch((tokens * blocks, 1, 1), gate_up, out, gate_up.stride(0))
     return out

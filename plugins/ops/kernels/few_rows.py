@@ -14,6 +14,8 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
+from camshaft.kernel_launch import launcher
+
 from .activation import gated
 
 if TYPE_CHECKING:
@@ -116,13 +118,8 @@ def few_rows(
     assert x.stride(1) == 1
     assert weight.is_contiguous()
     out = x.new_empty(len(x), outputs, dtype=dtype or weight.dtype)
-    _few_rows[(triton.cdiv(outputs, plan.outputs),)](
-        x,
-        weight,
-        bias,
-        out,
-        x.stride(0),
-        len(x),
+    launch = launcher(
+        _few_rows,
         N=outputs,
         K=inputs,
         BN=plan.outputs,
@@ -136,4 +133,6 @@ def few_rows(
         num_stages=1,  # the loop fetches ahead by itself, from before the wait on
         **({"launch_pdl": True} if early else {}),
     )
+    programs = triton.cdiv(outputs, plan.outputs)
+    launch((programs, 1, 1), x, weight, bias, out, x.stride(0), len(x))
     return out

@@ -11,6 +11,8 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
+from camshaft.kernel_launch import launcher
+
 from .launch import options
 
 
@@ -72,17 +74,13 @@ def _launch(
     assert residual is None or (residual.shape == x.shape and residual.stride(1) == 1)
     out = torch.empty_like(x, memory_format=torch.contiguous_format)
     block = triton.next_power_of_2(width)
-    _rms_norm[(tokens,)](
-        x,
-        residual,
-        weight,
-        out,
-        x.stride(0),
-        0 if residual is None else residual.stride(0),
-        eps,
+    launch = launcher(
+        _rms_norm,
         C=width,
         BLOCK=block,
         EARLY=early,
         **options(block, 8 if block <= 4096 else 16, early=early),
     )
+    residual_row = 0 if residual is None else residual.stride(0)
+    launch((tokens, 1, 1), x, residual, weight, out, x.stride(0), residual_row, eps)
     return out

@@ -15,6 +15,8 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
+from camshaft.kernel_launch import launcher
+
 from .activation import gated
 
 if TYPE_CHECKING:
@@ -168,15 +170,8 @@ def one_row(
     assert weight.is_contiguous()
     out = x.new_empty(1, outputs, dtype=dtype or weight.dtype)
     total = x if residual is None else torch.empty_like(residual)
-    _one_row[(triton.cdiv(outputs, plan.outputs),)](
-        x,
-        residual,
-        norm,
-        weight,
-        bias,
-        out,
-        total,
-        eps,
+    launch = launcher(
+        _one_row,
         N=outputs,
         K=inputs,
         BN=plan.outputs,
@@ -189,4 +184,6 @@ def one_row(
         num_warps=plan.warps,
         **({"launch_pdl": True} if early else {}),
     )
+    programs = triton.cdiv(outputs, plan.outputs)
+    launch((programs, 1, 1), x, residual, norm, weight, bias, out, total, eps)
     return out, total

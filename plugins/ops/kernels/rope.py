@@ -14,6 +14,8 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
+from camshaft.kernel_launch import launcher
+
 from .launch import options
 
 if TYPE_CHECKING:
@@ -119,20 +121,8 @@ def rope_qk_norm(
     padded = triton.next_power_of_2(width)
     block = min(triton.next_power_of_2(kv_heads), max(1, ELEMENTS // padded))
     q_blocks, kv_blocks = triton.cdiv(heads, block), triton.cdiv(kv_heads, block)
-    _rope_qk_norm[(len(qkv) * (q_blocks + 2 * kv_blocks),)](
-        qkv,
-        positions,
-        None if rope is None else rope.cos,
-        None if rope is None else rope.sin,
-        layer.q_norm,
-        layer.k_norm,
-        q,
-        k,
-        v,
-        qkv.stride(0),
-        rotated // 2,
-        0 if rope is None else len(rope.cos),
-        layer.norm_eps,
+    launch = launcher(
+        _rope_qk_norm,
         H=heads,
         G=kv_heads,
         D=width,
@@ -146,5 +136,21 @@ def rope_qk_norm(
         VALUE=triton.next_power_of_2(value_width),
         EARLY=early,
         **options(block * padded // 2, 4, early=early),
+    )
+    launch(
+        (len(qkv) * (q_blocks + 2 * kv_blocks), 1, 1),
+        qkv,
+        positions,
+        None if rope is None else rope.cos,
+        None if rope is None else rope.sin,
+        layer.q_norm,
+        layer.k_norm,
+        q,
+        k,
+        v,
+        qkv.stride(0),
+        rotated // 2,
+        0 if rope is None else len(rope.cos),
+        layer.norm_eps,
     )
     return q, k, v

@@ -20,6 +20,8 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
+from camshaft.kernel_launch import launcher
+
 
 class Tile(NamedTuple):
     """How a program is cut.
@@ -154,10 +156,12 @@ def row_linear_by(
     out = x.new_empty(rows, outputs, dtype=dtype)
     if not rows:
         return out
-    _row_linear[(triton.cdiv(rows, tile.rows) * triton.cdiv(outputs, tile.outputs),)](
-        x, weight, bias, out, rows, outputs, inputs, x.stride(0),
-        BM=tile.rows, BN=tile.outputs, BK=tile.inputs, WHOLE=inputs % tile.inputs == 0,
-        TALL=TALL, EARLY=early, num_warps=tile.warps, num_stages=tile.stages,
+    launch = launcher(
+        _row_linear, BM=tile.rows, BN=tile.outputs, BK=tile.inputs,
+        WHOLE=inputs % tile.inputs == 0, TALL=TALL, EARLY=early,
+        num_warps=tile.warps, num_stages=tile.stages,
         **({"launch_pdl": True} if early else {}),
     )  # fmt: skip
+    programs = triton.cdiv(rows, tile.rows) * triton.cdiv(outputs, tile.outputs)
+    launch((programs, 1, 1), x, weight, bias, out, rows, outputs, inputs, x.stride(0))
     return out

@@ -14,7 +14,7 @@ from .masses import LIST
 from .order import IDS, mass_of, odds_of, order_of, uniform_of
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["slots", "offsets"])
 def choose_kernel(
     logits, slots, offsets, floats, integers, bests, finite, totals, found, orders, listed, tokens,
     row_stride, R,

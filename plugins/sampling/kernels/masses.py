@@ -24,7 +24,7 @@ def _level(index):
     return tl.exp2(-0.5 * (index * index + 5 * index + 6).to(tl.float32))
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["slots"])
 def sums_kernel(
     logits, slots, floats, integers, bests, finite, totals, shares, row_stride, R,
     V: tl.constexpr, CHUNKS: tl.constexpr, CHUNK: tl.constexpr, CUT: tl.constexpr,
@@ -54,7 +54,7 @@ def sums_kernel(
                     tl.store(shares + program * LEVELS + index, above)
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["slots"])
 def list_kernel(
     logits, slots, floats, integers, bests, finite, bounds, totals, shares, found, orders, listed,
     row_stride, R,

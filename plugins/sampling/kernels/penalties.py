@@ -12,6 +12,8 @@ import torch
 import triton
 import triton.language as tl
 
+from camshaft.kernel_launch import launcher
+
 if TYPE_CHECKING:
     from camshaft.contracts.sampling import RowContext
 
@@ -20,7 +22,7 @@ CHUNK = 4096
 
 
 # strength:  [0, R) presence   [R, 2 R) frequency   [2 R, 3 R) repetition
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["slots"])
 def penalise_kernel(
     logits, out, slots, requests, offsets, drafts, strength, cells, row_stride, R,
     V: tl.constexpr, K: tl.constexpr, CHUNKS: tl.constexpr, CHUNK: tl.constexpr,
@@ -90,9 +92,10 @@ def penalise(
     if rows is not None and most:
         drafts = (rows.row_request, rows.offsets, rows.drafts.contiguous())
     chunks = triton.cdiv(vocab, CHUNK)
-    penalise_kernel[(count * chunks,)](
+    launch = launcher(penalise_kernel, V=vocab, K=most, CHUNKS=chunks, CHUNK=CHUNK, num_warps=8)
+    launch(
+        (count * chunks, 1, 1),
         logits, out, slots, *drafts, strength, cells, logits.stride(0), strength.shape[1],
-        V=vocab, K=most, CHUNKS=chunks, CHUNK=CHUNK, num_warps=8,
     )  # fmt: skip
 
 
@@ -101,6 +104,5 @@ def count_tokens(
 ) -> None:
     """Count the first `counts` [S] of `tokens` [S, K], or all of them, in the cells of `slots`."""
     assert tokens.is_contiguous()
-    count_kernel[tuple(tokens.shape)](
-        tokens, counts, slots, cells, tokens.shape[1], V=cells.shape[1]
-    )
+    launch = launcher(count_kernel, V=cells.shape[1])
+    launch((*tokens.shape, 1), tokens, counts, slots, cells, tokens.shape[1])

@@ -33,7 +33,7 @@ def tops_kernel(
     tl.store(tops + row * (CHUNKS * blocks) + block, tl.max(values, axis=1))
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["slots"])
 def begin_kernel(
     logits, tops, slots, integers, tokens, finite, bests, bounds, found, row_stride, R,
     V: tl.constexpr, BLOCKS: tl.constexpr, PADDED: tl.constexpr,

@@ -19,7 +19,7 @@ from camshaft.plugins.attention.cudnn import CudnnAttention, CudnnPlan
 from camshaft.plugins.attention.triton import TritonAttention
 
 interpreted = os.environ.get("TRITON_INTERPRET") == "1"
-on_cpu = pytest.mark.skipif(not interpreted, reason="set TRITON_INTERPRET=1 to run kernels here")
+on_cpu = pytest.mark.interpreted
 on_gpu = pytest.mark.skipif(interpreted, reason="TRITON_INTERPRET=1 is set")
 pytestmark = pytest.mark.usefixtures("loops_with_bounds_from_memory")
 

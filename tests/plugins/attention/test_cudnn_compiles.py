@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
 import torch
 
@@ -18,9 +16,7 @@ pytest.importorskip("triton", reason="triton is not installed")
 from camshaft.plugins.attention import dense_call
 from camshaft.plugins.attention.cudnn import CudnnAttention
 
-pytestmark = pytest.mark.skipif(
-    os.environ.get("TRITON_INTERPRET") == "1", reason="TRITON_INTERPRET=1 is set"
-)
+pytestmark = pytest.mark.compiled
 
 
 @pytest.mark.parametrize("parts", [2, 8], ids=["merges in turn", "one merge"])

@@ -60,6 +60,7 @@ class TestFlexInBfloat16(FlexContract):
 
 
 @pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # inductor's own
 class TestFlexOnDevice(FlexContract):
     facts = GPU
     device = "cuda"

@@ -22,7 +22,7 @@ pytest.importorskip("triton", reason="triton is not installed")
 from camshaft.plugins.attention.invariant import InvariantAttention, invariant_blocks
 
 interpreted = os.environ.get("TRITON_INTERPRET") == "1"
-on_cpu = pytest.mark.skipif(not interpreted, reason="set TRITON_INTERPRET=1 to run kernels here")
+on_cpu = pytest.mark.interpreted
 # compiled and interpreted kernels cannot live in one process
 on_gpu = pytest.mark.skipif(interpreted, reason="TRITON_INTERPRET=1 is set")
 pytestmark = pytest.mark.usefixtures("loops_with_bounds_from_memory")

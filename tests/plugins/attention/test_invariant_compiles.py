@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from typing import Any
 
@@ -20,9 +19,7 @@ pytest.importorskip("triton", reason="triton is not installed")
 from camshaft.plugins.attention import invariant
 from camshaft.plugins.attention.invariant import InvariantAttention
 
-pytestmark = pytest.mark.skipif(
-    os.environ.get("TRITON_INTERPRET") == "1", reason="TRITON_INTERPRET=1 is set"
-)
+pytestmark = pytest.mark.compiled
 
 EVERYTHING: dict[str, Any] = {"window": 128, "soft_cap": 20.0, "sinks": True}
 FLOAT = re.compile(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
 import torch
 
@@ -20,14 +18,12 @@ from camshaft.plugins.attention.dense_call import gather
 from camshaft.plugins.attention.device import OnDevice
 from camshaft.plugins.attention.triton import TritonAttention
 
-pytestmark = pytest.mark.skipif(
-    os.environ.get("TRITON_INTERPRET") == "1", reason="TRITON_INTERPRET=1 is set"
-)
+pytestmark = pytest.mark.compiled
 
 
 def backend_of(form: str, spec: AttentionSpec) -> TritonAttention:
     kv_quant: KVQuant = Registry.discover().get("kv_quant", form).load()(Settings())
-    return TritonAttention(TritonSettings(), spec, kv_quant)
+    return TritonAttention(TritonSettings(merge_in_decode=False), spec, kv_quant)
 
 
 @pytest.mark.parametrize("form", ["fp8", "int8", "int4"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import pytest
@@ -19,10 +18,9 @@ pytest.importorskip("triton", reason="triton is not installed")
 from camshaft.plugins.attention.device import OnDevice
 from camshaft.plugins.attention.triton import TritonAttention
 
-pytestmark = pytest.mark.skipif(
-    os.environ.get("TRITON_INTERPRET") == "1", reason="TRITON_INTERPRET=1 is set"
-)
+pytestmark = pytest.mark.compiled
 
+SETTINGS = TritonSettings(merge_in_decode=False)  # the other form has tests of its own
 KERNELS = {"decode_kernel", "merge_kernel", "prefill_kernel", "prepare_kernel", "write_kernel"}
 
 
@@ -33,7 +31,7 @@ def test_every_kernel_compiles_and_fits(
     found, limit = shared_bytes
     options: dict[str, Any] = {"window": 128, "soft_cap": 20.0, "sinks": True} if everything else {}
     spec = AttentionSpec(16, 4, 128, 128, "bfloat16", 16, **options)
-    backend = TritonAttention(TritonSettings(), spec, PlainKV(KVNoneSettings()))
+    backend = TritonAttention(SETTINGS, spec, PlainKV(KVNoneSettings()))
     scene = Scene(backend, spec, [(300, 1), (20, 30)])
     meta = scene._meta([(0, 300, 1), (1, 20, 30)])
     meta.plan = backend.plan(meta)
@@ -54,7 +52,7 @@ def test_the_kernels_for_shared_prefixes_compile_and_fit(
     found, limit = shared_bytes
     options: dict[str, Any] = {"soft_cap": 20.0, "sinks": True} if everything else {}
     spec = AttentionSpec(16, 8, 128, 128, "bfloat16", 64, **options)
-    backend = TritonAttention(TritonSettings(), spec, PlainKV(KVNoneSettings()))
+    backend = TritonAttention(SETTINGS, spec, PlainKV(KVNoneSettings()))
     scene = Scene(backend, spec, [(300, 1), (260, 1)], prefixes=[((0, 1), 256)])
     meta = scene._meta([(0, 300, 1), (1, 260, 1)])
     meta.shared = scene.shared([0, 1])
@@ -74,7 +72,7 @@ def test_kernels_that_start_early_compile_and_wait(
         pytest.skip("AMD's devices have no such launches")
     found, limit = shared_bytes
     spec = AttentionSpec(16, 8, 128, 128, "bfloat16", 64)
-    backend = TritonAttention(TritonSettings(), spec, PlainKV(KVNoneSettings()))
+    backend = TritonAttention(SETTINGS, spec, PlainKV(KVNoneSettings()))
     backend._device, backend.calls.early = OnDevice(132, early=True), True
     scene = Scene(backend, spec, [(300, 1), (260, 1)], prefixes=[((0, 1), 256)])
     meta = scene._meta([(0, 300, 1), (1, 260, 1)])
@@ -99,7 +97,7 @@ def test_the_decode_kernel_that_prepares_compiles_and_fits(
     found, limit = shared_bytes
     options: dict[str, Any] = {"window": 128, "soft_cap": 20.0, "sinks": True} if everything else {}
     spec = AttentionSpec(16, 8, 128, 128, "bfloat16", 64, **options)
-    backend = TritonAttention(TritonSettings(), spec, PlainKV(KVNoneSettings()))
+    backend = TritonAttention(SETTINGS, spec, PlainKV(KVNoneSettings()))
     backend._device = OnDevice(132, early="sm_90" in request.node.name)
     backend.calls.early = backend._device.early
     scene = Scene(backend, spec, [(300, 1), (260, 1)])
@@ -125,7 +123,7 @@ def test_wide_tiles_fit_where_they_are_chosen(
         pytest.skip("they are chosen on NVIDIA's devices from Hopper on")
     found, _ = shared_bytes
     spec = AttentionSpec(16, 8, 128, 128, "bfloat16", 64)
-    backend = TritonAttention(TritonSettings(), spec, PlainKV(KVNoneSettings()))
+    backend = TritonAttention(SETTINGS, spec, PlainKV(KVNoneSettings()))
     backend._device = OnDevice(132, early=False, is_roomy=True)
     sequences = [(700, 1)] * 9
     scene = Scene(backend, spec, sequences)

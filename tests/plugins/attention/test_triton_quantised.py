@@ -26,7 +26,7 @@ from camshaft.plugins.attention.invariant import InvariantAttention
 from camshaft.plugins.attention.triton import TritonAttention
 
 interpreted = os.environ.get("TRITON_INTERPRET") == "1"
-on_cpu = pytest.mark.skipif(not interpreted, reason="set TRITON_INTERPRET=1 to run kernels here")
+on_cpu = pytest.mark.interpreted
 # compiled and interpreted kernels cannot live in one process
 on_gpu = pytest.mark.skipif(interpreted, reason="TRITON_INTERPRET=1 is set")
 pytestmark = pytest.mark.usefixtures("loops_with_bounds_from_memory", "rounding_that_carries")
@@ -201,6 +201,11 @@ class OnDevice(Quantised):
         sizes = {"heads": 16, "kv_heads": 8, "head_dim": 128, "value_dim": 128}
         sequences = [(2999, 1), (1, 1), (2500, 300), (0, 1000), (2047, 3)]
         self.check(self.scene(sequences, page_tokens=page_tokens, **sizes))
+
+    @pytest.mark.parametrize("head_dim", [32, 64, 128])
+    def test_heads_of_every_size(self, head_dim: int) -> None:
+        sizes = {"head_dim": head_dim, "value_dim": head_dim}
+        self.check(self.scene([(70, 1), (0, 1), (33, 20), (3, 2), (129, 1)], **sizes))
 
     def test_many_requests_on_few_prefixes(self) -> None:
         sizes = {"heads": 16, "kv_heads": 8, "head_dim": 128, "value_dim": 128}

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
 import torch
 
@@ -15,13 +13,7 @@ from camshaft.plugins.ops.kernels.linear import linear, norm_gated_linear, norm_
 from camshaft.plugins.ops.kernels.plans import plan_few_rows, plan_one_row
 
 DEVICES = [
-    pytest.param(
-        "cpu",
-        marks=pytest.mark.skipif(
-            os.environ.get("TRITON_INTERPRET") != "1",
-            reason="kernels run on a CPU only with TRITON_INTERPRET=1",
-        ),
-    ),
+    pytest.param("cpu", marks=pytest.mark.interpreted),
     pytest.param("cuda", marks=pytest.mark.gpu),
 ]
 devices = pytest.mark.parametrize("device", DEVICES)
@@ -170,5 +162,5 @@ def test_plans_fill_the_device_and_tiles_lie_in_registers(
 
 def test_large_weights_go_to_the_library_when_there_are_several_rows() -> None:
     assert plan_few_rows(28672, 4096, is_gated=True) is None
-    assert plan_few_rows(4096, 1024, is_gated=False) is None
+    assert plan_few_rows(4096, 512, is_gated=False) is None
     assert plan_few_rows(1000, 1024, is_gated=False) is not None

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
 import torch
 
@@ -19,10 +17,7 @@ from camshaft.plugins.ops.components import TritonOpsSettings
 from camshaft.plugins.ops.triton import TritonOps
 
 pytestmark = pytest.mark.usefixtures("loops_with_bounds_from_memory")
-INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-interpreter = pytest.mark.skipif(
-    not INTERPRETED, reason="kernels run on a CPU only with TRITON_INTERPRET=1"
-)
+interpreter = pytest.mark.interpreted
 CAPABLE = frozenset({Capability.TRITON})
 DEVICE = pytest.param("cuda", marks=pytest.mark.gpu)
 HOST = pytest.param("cpu", marks=interpreter)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable
 from typing import Any
@@ -19,9 +18,7 @@ from triton.runtime.jit import JITFunction
 from camshaft.plugins.ops.kernels.linear import linear, norm_gated_linear, norm_linear
 from camshaft.plugins.ops.kernels.row_linear import ANYWHERE, EXACT, HOPPER, Tile, row_linear_by
 
-pytestmark = pytest.mark.skipif(
-    os.environ.get("TRITON_INTERPRET") == "1", reason="TRITON_INTERPRET=1 is set"
-)
+pytestmark = pytest.mark.compiled
 
 
 class Absent:

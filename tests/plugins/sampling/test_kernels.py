@@ -24,7 +24,7 @@ INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 HOST = pytest.param(
     "cpu",
     marks=[
-        pytest.mark.skipif(not INTERPRETED, reason="runs on a CPU only with TRITON_INTERPRET=1"),
+        pytest.mark.interpreted,
         pytest.mark.filterwarnings("ignore:.*encountered in:RuntimeWarning"),
     ],
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import pytest
@@ -19,9 +18,7 @@ from camshaft.plugins.sampling.kernels.penalties import count_tokens, penalise
 from camshaft.plugins.sampling.params import Method, Tables
 from camshaft.testing.sampling_play import row_context
 
-pytestmark = pytest.mark.skipif(
-    os.environ.get("TRITON_INTERPRET") == "1", reason="TRITON_INTERPRET=1 is set"
-)
+pytestmark = pytest.mark.compiled
 
 KERNELS = {
     "tops_kernel", "begin_kernel", "sums_kernel", "list_kernel", "choose_kernel",

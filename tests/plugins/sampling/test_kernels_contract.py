@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -30,8 +29,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from camshaft.step import Admissions
-
-INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 
 
 class Moved(Sampler):
@@ -68,7 +65,7 @@ def moved(one: Any, device: str) -> Any:
     return dataclasses.replace(one, **tensors)
 
 
-@pytest.mark.skipif(not INTERPRETED, reason="kernels run on a CPU only with TRITON_INTERPRET=1")
+@pytest.mark.interpreted
 @pytest.mark.filterwarnings("ignore:.*encountered in:RuntimeWarning")
 class TestInterpreted(RecordedTests):
     """Not all of the contract, which takes the interpreter a quarter of an hour."""
