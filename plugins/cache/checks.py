@@ -79,6 +79,8 @@ def check_fork_text(source: Open, prefix: Prefix, at: int, page_tokens: int) -> 
         raise ValueError(f"request {source.uid} has no pages for {at} tokens")
     if (prefix.salt, prefix.adapter, prefix.scope) != (own.salt, own.adapter, own.scope):
         raise ValueError(f"a fork of request {source.uid} has another salt, adapter or scope")
+    if prefix.origin != own.origin:
+        raise ValueError(f"a fork of request {source.uid} has another origin")
     if prefix.tokens[:at] != own.tokens[:at]:
         raise ValueError(f"a fork of request {source.uid} differs from it before token {at}")
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, PositiveInt
+from pydantic import Field, NonNegativeInt, PositiveInt
 
-from camshaft.component import Component, Settings
+from camshaft.component import Chosen, Component, Settings, Uses
 from camshaft.hooks import hookimpl
 from camshaft.sizes import Bytes
 
@@ -23,9 +23,47 @@ class RadixSettings(Settings):
 class TokenTableSettings(Settings):
     """Settings of the `token_table` cache, whose `cache.page_tokens` is 1."""
 
-    expected_share: Annotated[float, Field(ge=0, le=1)] = 1.0
+    expected_share: Annotated[float, Field(ge=0, le=1)] | Literal["learned"] = 1.0
     """Share of `max_tokens` that a request is expected to use when others are admitted. With 1
-    nobody has to give way for pages; less admits more requests, and some may."""
+    nobody has to give way for pages; less admits more requests, and some may. `learned` expects
+    answers as long as nine in ten of the last 256 were, once 16 have ended."""
+
+
+class TieredSettings(Settings):
+    """Settings of the `tiered` cache."""
+
+    over: Annotated[Chosen, Uses("cache", default="paged")]
+    """The KV manager of the device."""
+    tiers: Annotated[tuple[Chosen, ...], Uses("kv_store")] = ()
+    """The stores below the device, nearest first. None is one `memory` store of `host_memory`."""
+    host_memory: Bytes = 4 * 2**30
+    """Capacity of the store that stands in where `tiers` is left out."""
+    staging: Bytes = 2**30
+    """Most host memory through which pages travel, page-locked where that is faster; not more
+    is taken than the device has pages. A load is as long as three quarters of it at most."""
+    unit_tokens: PositiveInt = 16
+    """Tokens that tiers keep together, rounded up to whole pages."""
+    load: Literal["faster", "always"] = "faster"
+    """Load what a tier has whenever it has it, or only if that is faster than to compute it, as
+    measured."""
+    patience_s: Annotated[float, Field(gt=0)] = 5.0
+    """Seconds after which what a tier has not delivered is computed."""
+    settle_s: Annotated[float, Field(ge=0)] = 2.0
+    """Seconds for which a page that is not used again stays in a tier before it is also written to
+    the next; one that is used goes at once."""
+    threads: NonNegativeInt = 2
+    """Threads of each tier. With 0 all is done in the loop, to repeat a test exactly."""
+    most_pending: PositiveInt = 256
+    """Reads, and writes, that each tier has before it; more have to wait."""
+    close_s: Annotated[float, Field(ge=0)] = 10.0
+    """Seconds at the end for writing down what the last tier has not got."""
+
+
+class ModularSettings(Settings):
+    """Settings of the `modular` cache."""
+
+    over: Annotated[Chosen, Uses("cache", default="paged")]
+    """The KV manager that has the pages."""
 
 
 class LruSettings(Settings):
@@ -134,6 +172,20 @@ def camshaft_components() -> list[Component]:
             implementation="camshaft.plugins.cache.token_table:TokenTable",
             settings=TokenTableSettings,
             summary="a page for each token, requests admitted by the predicted peak of use",
+        ),
+        Component(
+            kind="cache",
+            name="tiered",
+            implementation="camshaft.plugins.cache.tiered:Tiered",
+            settings=TieredSettings,
+            summary="any other cache, and tiers of host memory and files below it",
+        ),
+        Component(
+            kind="cache",
+            name="modular",
+            implementation="camshaft.plugins.cache.modular:Modular",
+            settings=ModularSettings,
+            summary="any other cache, for prompts out of modules that are computed once",
         ),
         Component(
             kind="eviction",

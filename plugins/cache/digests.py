@@ -1,24 +1,29 @@
 """Digests of full pages: each names its tokens and everything before them.
 
-A page's digest is BLAKE2b, 16 bytes, of its parent's digest and its tokens as little-endian int64.
+Pages are hashed in units of a few. A page's digest is the first half of a SHA-256 of its unit's
+parent and the unit's tokens up to its end, as little-endian int32; the parent is the digest of the
+last page before the unit. So one hash tells whether a whole unit is known, and of all in `hashlib`
+this one costs least for so few bytes.
 The first parent is the digest of what isolates pages from each other: model, dtype and layout (the
 identity of the spec), page size, adapter and salt, and, where there is a cache namespace, of that
-and its version. A hash this strong stands for the tokens: a
+and its version, and of an origin, where there is one. A hash this strong stands for the tokens: a
 look-up compares nothing else, and nobody can make two prefixes collide.
 """
 
 from __future__ import annotations
 
-import sys
-from array import array
-from hashlib import blake2b
+from hashlib import blake2b, sha256
+from struct import pack
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from camshaft.contracts.cache import Prefix
 
 DIGEST_BYTES = 16
-_TOKEN_BYTES = 8
+UNIT = 8
+"""Pages in a unit."""
+
+_TOKEN_BYTES = 4
 
 
 def _digest(*parts: bytes | memoryview) -> bytes:
@@ -41,19 +46,24 @@ class PageDigests:
         self._page_tokens = page_tokens
         self._base = _digest(identity, b"/", page_tokens.to_bytes(8, "little"))
         self._memo = f"page digests {self._base.hex()}"
+        self._ends = f"unit digests {self._base.hex()}"
 
     def root(self, prefix: Prefix) -> bytes:
         """Return the parent of the prefix's first page."""
         adapter = prefix.adapter.to_bytes(8, "little", signed=True)
         root = _digest(self._base, adapter, prefix.salt.encode("utf-8", "surrogatepass"))
         scope = prefix.scope
-        if not scope.namespace:
-            return root
-        # Under a hash of its own kind: names are bytes that somebody else may choose as tokens.
-        hashed = blake2b(root, digest_size=DIGEST_BYTES, person=b"version")
-        hashed.update(scope.version.to_bytes(8, "little"))
-        hashed.update(scope.namespace.encode("utf-8", "surrogatepass"))
-        return hashed.digest()
+        # Under hashes of their own kind: names are bytes that somebody else may choose as tokens.
+        if scope.namespace:
+            hashed = blake2b(root, digest_size=DIGEST_BYTES, person=b"version")
+            hashed.update(scope.version.to_bytes(8, "little"))
+            hashed.update(scope.namespace.encode("utf-8", "surrogatepass"))
+            root = hashed.digest()
+        if prefix.origin:
+            hashed = blake2b(root, digest_size=DIGEST_BYTES, person=b"origin")
+            hashed.update(prefix.origin)
+            root = hashed.digest()
+        return root
 
     def of(self, prefix: Prefix, pages: int) -> list[bytes]:
         """Return the digests of at least the first `pages` pages, which are full.
@@ -63,21 +73,41 @@ class PageDigests:
         known: list[bytes] | None = prefix.memo.get(self._memo)
         if known is None:
             known = prefix.memo[self._memo] = []
-        if len(known) < pages:
-            self._extend(known, prefix, pages)
+        while len(known) < pages:
+            unit, done = divmod(len(known), UNIT)
+            parent = known[unit * UNIT - 1] if unit else self.root(prefix)
+            text = self._text(prefix, unit, min(UNIT, pages - unit * UNIT))
+            known += self._pages(parent, text)[done:]
         return known
 
-    def _extend(self, known: list[bytes], prefix: Prefix, pages: int) -> None:
-        size = self._page_tokens
-        tokens = array("q", prefix.tokens[len(known) * size : pages * size])
-        assert len(tokens) == (pages - len(known)) * size, "a page that is not full has no digest"
-        if sys.byteorder == "big":
-            tokens.byteswap()
-        data = memoryview(tokens.tobytes())
-        parent = known[-1] if known else self.root(prefix)
-        page_bytes = size * _TOKEN_BYTES
-        for start in range(0, len(data), page_bytes):
-            hashed = blake2b(parent, digest_size=DIGEST_BYTES)
-            hashed.update(data[start : start + page_bytes])
-            parent = hashed.digest()
-            known.append(parent)
+    def within(self, prefix: Prefix, unit: int, pages: int) -> list[bytes]:
+        """Return the digests of the first `pages` pages of a unit, or all of them."""
+        parent = self.end(prefix, unit - 1) if unit else self.root(prefix)
+        return self._pages(parent, self._text(prefix, unit, min(pages, UNIT)))
+
+    def end(self, prefix: Prefix, unit: int) -> bytes:
+        """Return the digest of the last page of a unit, which is full.
+
+        It costs about what that of any page costs, where the units before it were asked for.
+        """
+        ends: list[bytes] = prefix.memo.setdefault(self._ends, [])
+        while len(ends) <= unit:
+            parent = ends[-1] if ends else self.root(prefix)
+            ends.append(self._last(parent, self._text(prefix, len(ends), UNIT)))
+        return ends[unit]
+
+    def _text(self, prefix: Prefix, unit: int, pages: int) -> bytes:
+        """Return the tokens of the first `pages` pages of a unit."""
+        first, count = unit * UNIT * self._page_tokens, pages * self._page_tokens
+        tokens = prefix.tokens[first : first + count]
+        assert len(tokens) == count, "a page that is not full has no digest"
+        return pack(f"<{count}i", *tokens)
+
+    def _pages(self, parent: bytes, text: bytes) -> list[bytes]:
+        """Hash the pages of a unit, given the parent of its first."""
+        size = self._page_tokens * _TOKEN_BYTES
+        return [self._last(parent, text[:end]) for end in range(size, len(text) + 1, size)]
+
+    def _last(self, parent: bytes, text: bytes) -> bytes:
+        """Hash the last page of `text`, which begins where its unit does."""
+        return sha256(parent + text).digest()[:DIGEST_BYTES]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 from camshaft.contracts.cache import CacheEvent, CacheSpec, KVManager
 
@@ -15,6 +15,20 @@ EVENTS_KEPT = 4096
 """Events kept for a reader that does not come; the oldest are lost first."""
 
 Request = TypeVar("Request")
+
+
+class Gone(NamedTuple):
+    """Pages that were evicted, by why it was these.
+
+    Attributes:
+        version: Their namespace has a newer version.
+        expired: They were too old.
+        chosen: The policy gave them up.
+    """
+
+    version: int = 0
+    expired: int = 0
+    chosen: int = 0
 
 
 class PageManager(KVManager, Generic[Request]):
@@ -49,6 +63,13 @@ class PageManager(KVManager, Generic[Request]):
         """Record a change of what a match may find."""
         self.epoch += 1
         self._events.append(CacheEvent(kind, pool, pages, why))
+
+    def _note_gone(self, pool: int, gone: Gone, why: str) -> int:
+        """Record what was evicted since somebody asked, or for space; return how many pages."""
+        for pages, reason in zip(gone, ("version", "expired", why), strict=True):
+            if pages:
+                self._note("evicted", pool, pages, reason)
+        return sum(gone)
 
     def _note_all(self, kind: Literal["stored", "evicted"], pages: Iterable[int], why: str) -> None:
         for pool, count in enumerate(pages):

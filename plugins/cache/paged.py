@@ -4,7 +4,9 @@ Source: Kwon et al., "Efficient Memory Management for Large Language Model Servi
 PagedAttention", SOSP 2023 (arXiv 2309.06180), sections 4.2 to 4.4: page tables, sharing, copy on
 write. Departures: pages are found again by a chained hash (see `digests`), so that requests share
 without being told to; groups with a sliding window give up what the window has passed; and reuse
-waits for the steps in flight (see `pool`).
+waits for the steps in flight (see `pool`). Pages that a prompt fills are registered with their
+step; those that generated tokens fill when their request is freed or forked, or a window passes
+them, so that a step that only decodes does not touch the index.
 """
 
 from __future__ import annotations
@@ -114,8 +116,7 @@ class Paged(PageManager[PageTables]):
             return lacking
         # Hits leave the evictable pages before new ones are taken, which might evict them.
         for pool, kept in zip(self.pools, adopted, strict=True):
-            for one in kept:
-                pool.adopt(one, prefix.priority)
+            pool.adopt(kept, prefix.priority)
         passed = [passed_pages(ready, window, size) for window in self._windows]
         groups = [
             [NULL_PAGE] * passed[group] + [one.page for one in kept] + self._take(group, count)
@@ -124,7 +125,9 @@ class Paged(PageManager[PageTables]):
         if self.index.see(prefix, self.requests.values()):
             self.epoch += 1
         trusted = not self.index.is_outdated(prefix)
-        self.requests[uid] = PageTables(uid, prefix, groups, passed, ready, ready // size, trusted)
+        self.requests[uid] = PageTables(
+            uid, prefix, groups, passed, ready, ready // size, len(prefix.tokens), trusted=trusted
+        )
         return _whole(groups)
 
     def _unpack(self, hit: Hit | None, tokens: int) -> tuple[int, tuple[list[CachedPage], ...]]:
@@ -141,6 +144,8 @@ class Paged(PageManager[PageTables]):
         """Say what stands in the way of `count` new pages in every pool, or None."""
         ticket = 0
         for place, (pool, kept) in enumerate(zip(self.pools, adopted, strict=True)):
+            if count <= len(pool.free):
+                continue
             short = count - pool.available(kept)
             if short <= 0:
                 continue
@@ -158,14 +163,7 @@ class Paged(PageManager[PageTables]):
         return pool.take(count)
 
     def _evict(self, group: int, count: int, why: str) -> int:
-        pool = self.pools[group]
-        outdated = pool.evict_outdated(count)
-        others = pool.evict(count - outdated)
-        if outdated:
-            self._note("evicted", group, outdated, "version")
-        if others:
-            self._note("evicted", group, others, why)
-        return outdated + others
+        return self._note_gone(group, self.pools[group].evict(count), why)
 
     def commit(self, uid: int, tokens: int, step: int) -> Delta:
         """See `KVManager.commit`. Pages with equal content are not merged.
@@ -177,11 +175,16 @@ class Paged(PageManager[PageTables]):
         if tokens <= tables.committed:
             return EMPTY_DELTA
         check_commit(tables, tokens, self._page_tokens)
-        stored, replaced = self.index.register(tables, tokens // self._page_tokens, step)
+        noted = self.index.note(tables, tokens // self._page_tokens, step)
+        tables.committed = tokens
+        if noted and (self._sliding or tables.considered * self._page_tokens < tables.opened):
+            self._register(tables)
+        return self._give_up_passed(tables, step) if self._sliding else EMPTY_DELTA
+
+    def _register(self, tables: PageTables) -> None:
+        stored, replaced = self.index.register(tables)
         self._note_all("stored", stored, "commit")
         self._note_all("evicted", replaced, "expired")
-        tables.committed = tokens
-        return self._give_up_passed(tables, step) if self._sliding else EMPTY_DELTA
 
     def _give_up_passed(self, tables: PageTables, step: int) -> Delta:
         writes = []
@@ -228,6 +231,7 @@ class Paged(PageManager[PageTables]):
         if child in self.requests:
             raise ValueError(f"request {child} is open already")
         check_fork(self.spec, source, prefix, at)
+        self._register(source)
         full, partial = at // self._page_tokens, at % self._page_tokens > 0
         for place, pool in enumerate(self.pools):
             if partial and not pool.available():
@@ -241,7 +245,9 @@ class Paged(PageManager[PageTables]):
                 copies.append(PageCopy(group, table[full], pages[full]))
             groups.append(pages)
         passed = [min(one, full) for one in source.passed]
-        tables = PageTables(child, prefix, groups, passed, at, full, source.trusted)
+        tables = PageTables(
+            child, prefix, groups, passed, at, full, len(prefix.tokens), trusted=source.trusted
+        )
         self.requests[child] = tables
         self.index.inherit(source, tables)
         return Delta(_whole(groups).writes, tuple(copies))
@@ -257,6 +263,8 @@ class Paged(PageManager[PageTables]):
         if forget:
             forgotten = self.index.distrust(uid, self.requests.values())
             self._note_all("evicted", forgotten, "forgotten")
+        else:
+            self._register(tables)
         pages = [[page for page in reversed(one) if page != NULL_PAGE] for one in tables.groups]
         if hold:
             self._lease(hold, pages)

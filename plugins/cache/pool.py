@@ -25,9 +25,10 @@ from camshaft.contracts.eviction import Entry
 from camshaft.eviction_heap import EvictionHeap
 
 from .generations import Generations
+from .manager import Gone
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
     from camshaft.contracts.cache import CacheSpec
 
@@ -45,6 +46,8 @@ class CachedPage(Entry):
         writer: Uid of the request that wrote it.
         until_s: When it becomes too old to be served, whatever the policy says.
         generation: The pages of the same version of its namespace, if it has one.
+        unit: Of the last page of a unit (see `PageDigests`), those before it; fewer if some were
+            not cached. They may have been evicted since.
     """
 
     page: int
@@ -53,6 +56,7 @@ class CachedPage(Entry):
     writer: int
     until_s: float = inf
     generation: Generation | None = None
+    unit: tuple[CachedPage, ...] = ()
 
     def is_fresh(self, now: float, most_s: float) -> bool:
         """Whether it may be served now to a request that takes pages of `most_s` seconds."""
@@ -92,7 +96,7 @@ class Pool:
     def available(self, kept: Collection[CachedPage] = ()) -> int:
         """Return how many pages can be had at once if the cached pages `kept` stay."""
         room = len(self.free) + len(self.evictable)
-        return room - sum(1 for one in kept if one in self.evictable) if kept else room
+        return room - sum(map(self.evictable.__contains__, kept)) if kept else room
 
     def when(self, short: int, kept: Collection[CachedPage] = ()) -> int | None:
         """Return the step whose completion frees `short` pages, or None if none does."""
@@ -109,10 +113,8 @@ class Pool:
         return len(self.fenced) - sum(1 for one in kept if one.page in self.fenced)
 
     def take(self, count: int) -> list[int]:
-        """Give `count` pages to one holder; evicts as needed. The caller has seen that they fit."""
+        """Give `count` free pages to one holder. The caller has seen that there are so many."""
         free, holders = self.free, self.holders
-        if len(free) < count:
-            self.evict(count - len(free))
         if count == 1:
             page = free.pop()
             holders[page] = 1
@@ -122,19 +124,22 @@ class Pool:
             holders[page] = 1
         return taken
 
-    def adopt(self, cached: CachedPage, priority: int = 0) -> None:
-        """Give a cached page to one more holder, a request of this priority."""
-        page = cached.page
-        cached.hits += 1
-        cached.priority = min(cached.priority, priority)
-        cached.expires_s = cached.until_s
-        self.holders[page] += 1
-        if self.holders[page] > 1:
-            return
-        if page in self.leases:
-            self._leased -= 1
-        elif self.fenced.pop(page, None) is None:
-            self.evictable.remove(cached)
+    def adopt(self, pages: Iterable[CachedPage], priority: int = 0) -> None:
+        """Give cached pages to one more holder each, a request of this priority."""
+        holders, leases, fenced, evictable = self.holders, self.leases, self.fenced, self.evictable
+        for cached in pages:
+            page = cached.page
+            cached.hits += 1
+            cached.expires_s = cached.until_s
+            if priority < cached.priority:
+                cached.priority = priority
+            holders[page] += 1
+            if holders[page] > 1:
+                continue
+            if page in leases:
+                self._leased -= 1
+            elif fenced.pop(page, None) is None:
+                evictable.remove(cached)
 
     def share(self, pages: Sequence[int]) -> None:
         """Give pages that a table holds to one more holder."""
@@ -150,11 +155,12 @@ class Pool:
             now: Seconds.
             reach: Tokens of the holder that were computed.
         """
-        holders, newest = self.holders, self.newest
+        holders, newest, known = self.holders, self.newest, self.cached
         for page in pages:
-            newest[page] = max(newest[page], step)
+            if newest[page] < step:
+                newest[page] = step
             holders[page] -= 1
-            cached = self.cached.get(page)
+            cached = known.get(page)
             if cached is not None and cached.reach < reach:
                 cached.reach = reach
             if holders[page]:
@@ -205,17 +211,19 @@ class Pool:
         if was_evictable:
             self.free.append(cached.page)
 
-    def evict(self, count: int) -> int:
-        """Turn up to `count` evictable pages into free ones, outdated first; return how many."""
-        for done in range(self.evict_outdated(count), count):
-            cached = self.evictable.pop()
-            if cached is None:
-                return done
+    def evict(self, count: int) -> Gone:
+        """Turn up to `count` evictable pages into free ones, outdated first; return which."""
+        outdated = self._evict_outdated(count)
+        expired, pop, is_due = 0, self.evictable.pop, self.evictable.is_due
+        evicted: list[int] = []
+        while len(evicted) < count - outdated and (cached := pop()) is not None:
+            expired += is_due(cached)
             self._forget(cached)
-            self.free.append(cached.page)
-        return count
+            evicted.append(cached.page)
+        self.free += evicted
+        return Gone(outdated, expired, len(evicted) - expired)
 
-    def evict_outdated(self, count: int) -> int:
+    def _evict_outdated(self, count: int) -> int:
         """The same, for pages whose namespace has a newer version; return how many became free."""
         free = len(self.free)
         while len(self.free) - free < count:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import takewhile
 from math import inf
 from typing import TYPE_CHECKING
 
 from camshaft.contracts.cache import NULL_PAGE
 
-from .digests import PageDigests
+from .digests import UNIT, PageDigests
 from .matching import longest_match, passed_pages
 from .pool import CachedPage
 from .versions import Versions, namespace_key
@@ -85,6 +86,8 @@ class PrefixIndex:
         most = min(limit, len(prefix.tokens)) // size
         if most < 1 or not self._spec.prefix or self._versions.is_outdated(prefix):
             return 0, ()
+        if self._windows == [0]:
+            return self._match_whole(prefix, most)
         digests = self._digests.of(prefix, most)
         ready, found = self._longest(self._indexes, digests, most)
         if prefix.scope.ttl_s < inf or any(pool.timed for pool in self._pools):
@@ -97,6 +100,36 @@ class PrefixIndex:
                 fresh = [_Fresh(index, now, prefix.scope.ttl_s) for index in self._indexes]
                 ready, found = self._longest(fresh, digests, most)
         return ready, found
+
+    def _match_whole(self, prefix: Prefix, most: int) -> tuple[int, tuple[list[CachedPage], ...]]:
+        """Match in one full group, unit by unit, and hash no more than that takes."""
+        found: list[CachedPage] = []
+        while len(found) < most:
+            unit = self._unit(prefix, len(found) // UNIT, most - len(found))
+            found += unit
+            if len(unit) < UNIT:
+                break
+        if prefix.scope.ttl_s < inf or self._pools[0].timed:
+            now = self._spec.now()
+            fresh = takewhile(lambda one: one.is_fresh(now, prefix.scope.ttl_s), found)
+            found = list(fresh)
+        return len(found) * self._spec.page_tokens, (found,)
+
+    def _unit(self, prefix: Prefix, unit: int, most: int) -> list[CachedPage]:
+        """Return the leading pages of a unit, at most so many, that are cached."""
+        index, cached = self._pools[0].index, self._pools[0].cached
+        if most >= UNIT:
+            last = index.get(self._digests.end(prefix, unit))
+            before = last.unit if last is not None else ()
+            if last and len(before) == UNIT - 1 and all(cached.get(x.page) is x for x in before):
+                return [*before, last]
+        pages: list[CachedPage] = []
+        for digest in self._digests.within(prefix, unit, most):
+            found = index.get(digest)
+            if found is None:
+                break
+            pages.append(found)
+        return pages
 
     def _longest(
         self, held: Sequence[Container[bytes]], digests: list[bytes], most: int
@@ -128,10 +161,19 @@ class PrefixIndex:
         """Whether a newer version of the prefix's namespace was seen."""
         return self._versions.is_outdated(prefix)
 
-    def register(
-        self, tables: PageTables, full: int, step: int
-    ) -> tuple[Sequence[int], Sequence[int]]:
-        """Make the pages of a request up to `full` matchable, as written by `step`.
+    def note(self, tables: PageTables, full: int, step: int) -> bool:
+        """Note that `step` fills pages of a request up to `full`; True if these can be matched."""
+        if full <= tables.considered or not tables.trusted or not self._spec.prefix:
+            return False
+        if step > self._complete:
+            self._unfinished.setdefault(step, _StepLog()).writers.append(tables)
+        if not tables.written_by:
+            tables.since_s = self._spec.now()
+        tables.written_by = step
+        return True
+
+    def register(self, tables: PageTables) -> tuple[Sequence[int], Sequence[int]]:
+        """Make the pages of a request that were noted, and are full, matchable.
 
         A page whose equal is registered is left alone: nothing is remapped. Only if the equal is
         too old and nobody holds it, it is replaced.
@@ -139,12 +181,11 @@ class PrefixIndex:
         Returns:
             How many became matchable, and how many were replaced, for each pool.
         """
-        if full <= tables.considered or not tables.trusted or not self._spec.prefix:
+        full = tables.committed // self._spec.page_tokens
+        if not tables.written_by or not tables.trusted:
             return (), ()
-        log = _StepLog()
-        if step > self._complete:
-            log = self._unfinished.setdefault(step, log)
-        log.writers.append(tables)
+        log = self._unfinished.get(tables.written_by) or _StepLog()
+        tables.written_by = 0
         digests = self._digests.of(tables.prefix, full)
         now, scope = self._spec.now(), tables.prefix.scope
         stored, replaced = [0] * len(self._pools), [0] * len(self._pools)
@@ -160,7 +201,11 @@ class PrefixIndex:
                         continue
                     pool.unregister(equal)
                     replaced[group] += 1
-                self._add(pool, self._cached(tables, page, place, digests, now), tables.prefix)
+                cached = self._cached(tables, page, place, digests)
+                if place % UNIT == UNIT - 1:
+                    before = map(pool.index.get, digests[place - UNIT + 1 : place])
+                    cached.unit = tuple(one for one in before if one is not None)
+                self._add(pool, cached, tables.prefix)
                 log.digests.add(digest)
                 stored[group] += 1
         tables.considered = full
@@ -173,15 +218,16 @@ class PrefixIndex:
             pool.generations.add(cached, namespace_key(prefix), prefix.scope.version)
 
     def _cached(
-        self, tables: PageTables, page: int, place: int, digests: list[bytes], now: float
+        self, tables: PageTables, page: int, place: int, digests: list[bytes]
     ) -> CachedPage:
-        until_s = now + tables.prefix.scope.ttl_s
+        since_s = tables.since_s
+        until_s = since_s + tables.prefix.scope.ttl_s
         return CachedPage(
             expires_s=until_s,
             until_s=until_s,
             depth=place * self._spec.page_tokens,
-            created_s=now,
-            touched_s=now,
+            created_s=since_s,
+            touched_s=since_s,
             priority=tables.prefix.priority,
             page=page,
             digest=digests[place],

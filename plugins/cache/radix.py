@@ -176,8 +176,8 @@ class Radix(PageManager[RadixTables]):
         tree = self.trees[group]
         short = count - len(tree.pool.free)
         if short > 0:
-            self._note("evicted", group, short, "space")
-        return tree.take(count)
+            self._note_gone(group, tree.evict(short), "space")
+        return tree.pool.take(count)
 
     def commit(self, uid: int, tokens: int, step: int) -> Delta:
         """See `KVManager.commit`, and the module for when pages become matchable.
@@ -328,10 +328,7 @@ class Radix(PageManager[RadixTables]):
 
     def evict(self, pool: int, pages: int) -> int:
         """See `KVManager.evict`."""
-        done = self.trees[pool].evict(max(0, pages))
-        if done:
-            self._note("evicted", pool, done, "asked")
-        return done
+        return self._note_gone(pool, self.trees[pool].evict(max(0, pages)), "asked")
 
     def usage(self) -> tuple[PoolUsage, ...]:
         """See `KVManager.usage`."""

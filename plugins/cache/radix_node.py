@@ -37,7 +37,7 @@ class Node(Entry):
     A root stands for all that isolates: its `key` is the digest of that, and its run is empty.
 
     Attributes:
-        key: The tokens of the run, 8 bytes each, and perhaps of pages that were evicted from its
+        key: The tokens of the run, 4 bytes each, and perhaps of pages that were evicted from its
             end (`RadixTree.key_of` cuts them off); the digest of a root.
         run: Page ids.
         first: Pages before the run.

@@ -75,6 +75,15 @@ class RadixPool:
         """Pages that can be had at once."""
         return len(self.free) + self.counts[Standing.EVICTABLE]
 
+    def take(self, count: int) -> list[int]:
+        """Give out `count` free pages. The caller has seen that there are so many."""
+        free = self.free
+        if count == 1:
+            return [free.pop()]
+        taken = free[: -count - 1 : -1]
+        del free[len(free) - count :]
+        return taken
+
     def when(self, short: int, kept: Mapping[int, int]) -> int | None:
         """Return the step whose completion frees `short` pages, or None if none does.
 

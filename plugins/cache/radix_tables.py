@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from array import array
 from dataclasses import dataclass
+from struct import pack
 from typing import TYPE_CHECKING
 
 from .radix_tree import TOKEN_BYTES
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from .radix_node import Node
 
-_MEMO = "tokens as int64"
+_MEMO = "tokens as int32"
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -26,13 +26,13 @@ class RadixTables(PageTables):
     Attributes:
         root: Digest of what isolates it.
         lasts: For each group, the last node of its path.
-        opened: Tokens that were known when it was opened. Steps that write these are declared when
-            they are launched, so that the newest step that reads its tables is known then.
+
+    Steps that write what was known when it was opened are declared when they are launched, so that
+    the newest step that reads its tables is known then.
     """
 
     root: bytes
     lasts: list[Node]
-    opened: int
 
 
 @dataclass(slots=True, eq=False)
@@ -55,5 +55,6 @@ def token_bytes(prefix: Prefix, tokens: int) -> bytearray:
         known = prefix.memo[_MEMO] = bytearray()
     done = len(known) // TOKEN_BYTES
     if done < tokens:
-        known += array("q", prefix.tokens[done:]).tobytes()
+        new = prefix.tokens[done:]
+        known += pack(f"<{len(new)}i", *new)
     return known

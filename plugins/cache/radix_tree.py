@@ -14,6 +14,7 @@ from collections import Counter
 from math import inf
 from typing import TYPE_CHECKING, NamedTuple
 
+from .manager import Gone
 from .radix_families import Families
 from .radix_node import Node, Standing, covering, path_up, subtree
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
     from .radix_pool import RadixPool
 
-TOKEN_BYTES = 8
+TOKEN_BYTES = 4
 
 
 class Kept(NamedTuple):
@@ -185,33 +186,25 @@ class RadixTree:
         upper.children[node.key[:size]] = node
         return upper
 
-    def take(self, count: int) -> list[int]:
-        """Give out `count` pages, which were seen to be available; evicts as needed."""
-        free = self.pool.free
-        if len(free) < count:
-            self.evict(count - len(free))
-        if count == 1:
-            return [free.pop()]
-        taken = free[: -count - 1 : -1]
-        del free[len(free) - count :]
-        return taken
-
-    def evict(self, count: int) -> int:
+    def evict(self, count: int) -> Gone:
         """Turn up to `count` evictable pages into free ones, from the ends of leaves."""
-        done, pool = 0, self.pool
-        while done < count:
+        expired, chosen, pool = 0, 0, self.pool
+        while (left := count - expired - chosen) > 0:
             node = pool.evictable.first()
             if node is None:
                 break
-            wanted = count - done
-            if wanted < len(node.run):
-                self._trim(node, wanted)
-                return count
-            done += len(node.run)
+            going = min(left, len(node.run))
+            if pool.evictable.is_due(node):
+                expired += going
+            else:
+                chosen += going
+            if going < len(node.run):
+                self._trim(node, going)
+                break
             pool.evictable.evict(node)
             pool.loosen(node)
             self._cut_off(node)
-        return done
+        return Gone(expired=expired, chosen=chosen)
 
     def outdate(self, namespace: bytes, version: int) -> int:
         """Detach all of a namespace that is older than `version`; return how many pages."""

@@ -4,9 +4,19 @@ from __future__ import annotations
 
 import threading
 from collections import Counter, deque
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Protocol
 
 Kind = Literal["read", "write", "discard"]
+
+
+class Room(Protocol):
+    """Memory of a page in another order than a store's, such as a place in a tray."""
+
+    def read(self, into: memoryview) -> None:
+        """Copy the page out, as one run of bytes."""
+
+    def write(self, page: memoryview) -> None:
+        """Copy a page in."""
 
 
 class Task(NamedTuple):
@@ -22,7 +32,7 @@ class Task(NamedTuple):
     ticket: int
     kind: Kind
     digest: bytes
-    page: memoryview
+    page: memoryview | Room
 
 
 class Lane:

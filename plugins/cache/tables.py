@@ -24,6 +24,10 @@ class PageTables:
         committed: Tokens whose keys and values are written, as far as the manager was told.
         considered: Leading pages that were adopted, inherited, registered, or found to have an
             equal that is registered.
+        opened: Tokens that were known when it was opened: its prompt, and what it had generated
+            before it was preempted.
+        written_by: The newest step that filled pages of it which are not considered yet.
+        since_s: When the first of these was filled.
         trusted: False once it may have read pages that were wrong: nothing that it writes later
             becomes matchable.
     """
@@ -34,6 +38,9 @@ class PageTables:
     passed: list[int]
     committed: int = 0
     considered: int = 0
+    opened: int = 0
+    written_by: int = 0
+    since_s: float = 0.0
     trusted: bool = True
 
     @property

@@ -75,7 +75,7 @@ class Admission:
     def _fits(self, request: OpenRequest, reused: Sequence[Pages], lag: int) -> bool:
         others, size = self._requests.values(), self._page_tokens
         for group, (pool, ids) in enumerate(zip(self._pools, reused, strict=True)):
-            forecast = foresee(others, request, group, pool.pages, ids, size)
+            forecast = foresee(others, request, group, pool.pages, ids, size, lag)
             if forecast.peak(lag) > pool.pages.total - pool.pages.counts[LEASED]:
                 return False
         return True

@@ -10,8 +10,8 @@ the request `k` that ends next it is
 Source: the estimate by which LightLLM's router admits requests to its TokenAttention pool
 (Gong et al., "Past-Future Scheduler for LLM Serving under SLA Guarantees", ASPLOS 2025, arXiv
 2507.10150, section 3). Departures: the lag; pages that several hold are counted once, and until
-all have ended; what a request will write is a share of what it may write, not drawn from those
-that ended.
+all have ended; what a request will write is a share of what it may write, or a quantile of what
+others wrote (see `token_table_lengths`), and is not drawn from that.
 """
 
 from __future__ import annotations
@@ -74,6 +74,7 @@ def foresee(
     pages: PageArrays,
     reused: Pages,
     page_tokens: int,
+    lag: int,
 ) -> Forecast:
     """Return what a pool is used for from when `newcomer` is admitted.
 
@@ -84,6 +85,8 @@ def foresee(
         pages: Of the pool.
         reused: Cached pages that the newcomer adopts.
         page_tokens: Tokens in a page.
+        lag: As in `Forecast.peak`; so many tokens more than are known may be in pages. What a
+            request holds beyond that was granted ahead, and is taken back if need be.
     """
     forecast, owned = Forecast(), 0
     foreign, claimed = pages.claims(reused)
@@ -91,7 +94,8 @@ def foresee(
         held = request.holds[group]
         length = len(held.table)
         own = length - held.foreign - claimed.get(request.uid, 0)
-        known = max(length, -(-request.opened // page_tokens))
+        tokens = max(len(request.prefix.tokens) + lag, request.opened)
+        known = -(-tokens // page_tokens)
         forecast.add(own + known - length, request.pages_left(known, page_tokens))
         owned += own
     known = -(-newcomer.opened // page_tokens)

@@ -25,9 +25,10 @@ from .manager import PageManager
 from .token_table_admission import Admission, lacking
 from .token_table_checks import broken_invariants
 from .token_table_hits import Found, find, paths_of
+from .token_table_lengths import Lengths
 from .token_table_pages import Pages, pages_of
 from .token_table_pool import TokenPool
-from .token_table_requests import Hold, OpenRequest, expected_tokens, own_from, table_writes
+from .token_table_requests import Hold, OpenRequest, own_from, table_writes
 from .token_table_runs import Run, path_pages
 from .token_table_trust import Trust
 from .versions import Versions, namespace_key
@@ -57,9 +58,9 @@ class RunTable(PageManager[OpenRequest]):
         super().__init__(spec)
         self.settings = settings
         self.pools = [TokenPool(group.pages, spec) for group in spec.groups]
-        self._free = self.pools[0].pages.free
         self._digests = PageDigests(spec.identity, spec.page_tokens)
         self._versions = Versions()
+        self._lengths = Lengths(settings.expected_share)
         self._trust = Trust(self.pools, self.requests)
         self._unseen = False  # whether commits wait to be entered into the trees
         self._admission = Admission(self.pools, self.requests, spec.page_tokens)
@@ -105,20 +106,15 @@ class RunTable(PageManager[OpenRequest]):
         count = -(-tokens // self._page_tokens) - first
         if count <= 0:
             return EMPTY_DELTA
-        if count == 1 == len(self.pools) and self._free:  # of every request in every step
-            page = self.pools[0].pages.take_one(uid)
-            request.holds[0].table.append(page)
-            return Delta((TableWrite(0, first, (page,)),))
-        return self._grow(request, count)
-
-    def _grow(self, request: OpenRequest, count: int) -> Delta | Wait | NoSpace:
-        if any(len(pool.pages.free) < count for pool in self.pools):
-            refusal = lacking(self.pools, count)
-            if refusal is not None:
-                return refusal
-        first, writes = request.pages, []
+        for pool in self.pools:
+            if len(pool.pages.free) < count:  # else there is nothing to reckon: the usual case
+                refusal = lacking(self.pools, count)
+                if refusal is not None:
+                    return refusal
+                break
+        writes = []
         for group, held in enumerate(request.holds):
-            taken = self._take(group, count, request.uid)
+            taken = self._take(group, count, uid)
             held.table.extend(taken)
             writes.append(TableWrite(group, first, taken))
         return Delta(tuple(writes))
@@ -134,7 +130,7 @@ class RunTable(PageManager[OpenRequest]):
             prefix,
             self._digests.root(prefix),
             committed=ready * self._page_tokens,
-            expected=expected_tokens(prefix, self.settings.expected_share),
+            expected=self._lengths.expected(prefix),
             opened=max(tokens, len(prefix.tokens)),
         )
         if not self._admission.admits(request, reused, max(0, self._trust.in_flight - 1)):
@@ -150,6 +146,7 @@ class RunTable(PageManager[OpenRequest]):
         for group, held in enumerate(request.holds):
             held.table.extend(self._take(group, count, uid))
         self.requests[uid] = request
+        self._lengths.opened(uid)
         self._see(request)
         return Delta(table_writes(request.holds))
 
@@ -187,7 +184,10 @@ class RunTable(PageManager[OpenRequest]):
         return pool.pages.take(count, uid)
 
     def commit(self, uid: int, tokens: int, step: int) -> Delta:
-        """See `KVManager.commit`. The trees learn of it when somebody looks: see `_enter_all`.
+        """See `KVManager.commit`. The trees learn of prompts when somebody looks: see `_enter_all`.
+
+        They learn of generated tokens when the request is freed or forked: a step that only decodes
+        changes nothing for anybody else.
 
         Raises:
             ValueError: The tokens are not known yet, or have no pages.
@@ -204,8 +204,9 @@ class RunTable(PageManager[OpenRequest]):
                 self._trust.note(request, before, step)
             if not request.unseen:
                 request.unseen, request.since_s = True, self.spec.now()
-            self._unseen = True
-            self.epoch += 1
+            if before * size < request.opened:
+                self._unseen = True
+                self.epoch += 1
         return EMPTY_DELTA
 
     def _enter_all(self) -> None:
@@ -215,14 +216,17 @@ class RunTable(PageManager[OpenRequest]):
             for request in self.requests.values():
                 self._enter(request)
 
-    def _enter(self, request: OpenRequest) -> None:
+    def _enter(self, request: OpenRequest, *, anew: bool = False) -> None:
+        """Enter what a request committed; `anew` is what the epoch has not changed for."""
         full = request.committed // self._page_tokens
         if not request.trusted or not self.spec.prefix:
             return
         request.unseen = False
         for group, (pool, held) in enumerate(zip(self.pools, request.holds, strict=True)):
             if held.considered < full and not held.apart:
-                self._note_stored(group, pool.enter(request, held, full))
+                stored = pool.enter(request, held, full)
+                self.epoch += anew and stored > 0
+                self._note_stored(group, stored)
                 if pool.replaced:
                     self._note("evicted", group, pool.replaced, "expired")
                     pool.replaced = 0
@@ -269,7 +273,7 @@ class RunTable(PageManager[OpenRequest]):
         for group, pool in enumerate(self.pools):
             if partial and not pool.pages.available():
                 return NoSpace(group, 1)
-        self._enter(source)
+        self._enter(source, anew=True)
         copies, holds = [], []
         for group, held in enumerate(source.holds):
             ids = pages_of(held.table[:full])
@@ -281,7 +285,7 @@ class RunTable(PageManager[OpenRequest]):
                 copies.append(PageCopy(group, held.table[full], taken[0]))
                 holds[group].table.extend(taken)
         opened = source.fork(child, prefix, holds, at, full)
-        opened.expected = expected_tokens(prefix, self.settings.expected_share)
+        opened.expected = self._lengths.expected(prefix)
         self.requests[child] = opened
         self._trust.inherit(source, opened)
         return Delta(table_writes(holds), tuple(copies))
@@ -294,13 +298,14 @@ class RunTable(PageManager[OpenRequest]):
         """
         request = self._known(uid)
         self._trust.see(step)
-        self._enter(request)
+        self._enter(request, anew=True)
         if forget:
             self._enter_all()
             del self.requests[uid]
             self._note_cuts(self._trust.forget(request, request.own_from), "forgotten")
         else:
             del self.requests[uid]
+            self._lengths.ended(uid, request.prefix)
             if not hold:
                 self._join(request, step)
         now = self.spec.now()
@@ -342,12 +347,7 @@ class RunTable(PageManager[OpenRequest]):
         return self._evict(pool, max(0, pages), "asked")
 
     def _evict(self, group: int, count: int, why: str) -> int:
-        outdated, others = self.pools[group].tree.evict(count)
-        if outdated:
-            self._note("evicted", group, outdated, "version")
-        if others:
-            self._note("evicted", group, others, why)
-        return outdated + others
+        return self._note_gone(group, self.pools[group].tree.evict(count), why)
 
     def usage(self) -> tuple[PoolUsage, ...]:
         """See `KVManager.usage`."""

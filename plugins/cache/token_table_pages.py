@@ -28,6 +28,8 @@ Pages: TypeAlias = NDArray[np.int32]
 FREE, HELD, LEASED, FENCED, EVICTABLE = range(5)
 CLASSES = ("free", "held", "leased", "fenced", "evictable")
 NOBODY = -1
+FEW = 32
+"""Pages; so few are faster one by one than as an array."""
 NO_PAGES: Pages = np.zeros(0, dtype=np.int32)
 
 
@@ -85,25 +87,18 @@ class PageArrays:
         """Return how many pages wait for a fence and for nothing else, without `kept`."""
         return len(self._fenced(kept))
 
-    def take_one(self, uid: int) -> int:
-        """Give one free page to a request. The caller has seen that there is one."""
-        page = self.free.pop()
-        self.counts[FREE] -= 1
-        self.counts[HELD] += 1
-        self._states[page] = HELD
-        self._holders[page] = 1
-        self._owners[page] = uid
-        return page
-
     def take(self, count: int, uid: int) -> array[int]:
         """Give `count` free pages to a request. The caller has seen that there are so many."""
-        if count == 1:
-            return array("i", (self.take_one(uid),))
         free = self.free
         self.counts[FREE] -= count
         self.counts[HELD] += count
         taken = free[len(free) - count :]
         del free[len(free) - count :]
+        if count <= FEW:
+            states, holders, owners = self._states, self._holders, self._owners
+            for page in taken:
+                states[page], holders[page], owners[page] = HELD, 1, uid
+            return taken
         ids = pages_of(taken)
         self.state[ids] = HELD
         self.holders[ids] = 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from dataclasses import dataclass, field
-from math import ceil
+from struct import pack
 from typing import TYPE_CHECKING
 
 from camshaft.contracts.cache import TableWrite
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from .token_table_runs import Run
 
-_TEXT, _PROMPT, _OWN = "token table text", "token table prompt", "token table own"
+_TEXT, _OWN = "token table text", "token table own"
 
 
 def text_of(prefix: Prefix) -> array[int]:
@@ -25,7 +25,8 @@ def text_of(prefix: Prefix) -> array[int]:
     if text is None:
         text = prefix.memo[_TEXT] = array("i")
     if len(text) < len(prefix.tokens):
-        text.extend(prefix.tokens[len(text) :])
+        new = prefix.tokens[len(text) :]
+        text.frombytes(pack(f"{len(new)}i", *new))
     return text
 
 
@@ -34,18 +35,6 @@ def own_from(prefix: Prefix, ready: int) -> int:
     first: int = min(ready, prefix.memo.get(_OWN, ready))
     prefix.memo[_OWN] = first
     return first
-
-
-def expected_tokens(prefix: Prefix, share: float) -> int:
-    """Return the length at which a request is expected to end, as its `most_tokens` promise.
-
-    Args:
-        prefix: Its tokens.
-        share: Of the output that it may write, what it is expected to write.
-    """
-    # with outputs once it has been preempted, so it is noted when it is first seen
-    prompt: int = prefix.memo.setdefault(_PROMPT, len(prefix.tokens))
-    return prompt + ceil(share * max(0, prefix.most_tokens - prompt))
 
 
 @dataclass(slots=True, eq=False)

@@ -24,6 +24,7 @@ import numpy as np
 from camshaft.contracts.eviction import Entry
 from camshaft.eviction_heap import EvictionHeap
 
+from .manager import Gone
 from .token_table_pages import EVICTABLE, NO_PAGES, PageArrays, Pages, pages_of
 
 if TYPE_CHECKING:
@@ -254,23 +255,24 @@ class RunTree:
         self.pages.cache(head.ids, head.number)
         return head
 
-    def evict(self, count: int) -> tuple[int, int]:
-        """Turn up to `count` evictable pages into free ones.
-
-        Returns:
-            How many outdated ones went, which are the first to go, and how many others.
-        """
-        done = [0, 0]
-        while (left := count - sum(done)) > 0:
+    def evict(self, count: int) -> Gone:
+        """Turn up to `count` evictable pages into free ones; outdated ones are the first to go."""
+        version = expired = chosen = 0
+        while (left := count - version - expired - chosen) > 0:
             run = self.evictable.first()
             if run is not None and self._unused(run) <= left:
                 run = self.evictable.pop()  # another one if that has expired just now
             if run is None:
                 break
             going = min(self._unused(run), left)
-            done[not run.outdated] += going
+            if run.outdated:
+                version += going
+            elif self.evictable.is_due(run):
+                expired += going
+            else:
+                chosen += going
             self._trim(run, len(run.ids) - going)
-        return done[0], done[1]
+        return Gone(version, expired, chosen)
 
     def _unused(self, run: Run) -> int:
         """Return how many pages of a leaf are evictable: those behind the last that is not."""

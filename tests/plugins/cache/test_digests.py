@@ -17,8 +17,8 @@ def hexes(prefix: Prefix, pages: int) -> list[str]:
 
 def test_digests_are_the_same_in_every_process_and_on_every_machine() -> None:
     assert hexes(Prefix([1, 2, 3, 4, 5, 6, 7, 8, 9]), 2) == [
-        "82ebca16a07bbc558e2f25e5935544e7",
-        "f16f5c3610bf781bf8253837001f71cc",
+        "ab8941969f9147fc43d77891c2c48316",
+        "5ef6c87010d02df51d86a32059f57288",
     ]
 
 
@@ -65,9 +65,9 @@ def test_namespace_and_version_change_every_digest_and_a_time_to_live_none() -> 
 
 
 def test_a_namespace_cannot_be_made_to_look_like_tokens() -> None:
-    # As bytes, version 7 and this name are the page [7, 8, 9, 10] of somebody without a namespace.
-    name = b"".join(token.to_bytes(8, "little") for token in (8, 9, 10)).decode()
-    plain = DIGESTS.of(Prefix([7, 8, 9, 10, 1, 2, 3, 4]), 2)
+    # As bytes, version 7 and this name are the page [7, 0, 8, 9] of somebody without a namespace.
+    name = b"".join(token.to_bytes(4, "little") for token in (8, 9)).decode()
+    plain = DIGESTS.of(Prefix([7, 0, 8, 9, 1, 2, 3, 4]), 2)
     assert DIGESTS.of(Prefix([1, 2, 3, 4], scope=CacheScope(name, 7)), 1)[0] not in plain
 
 
@@ -87,3 +87,17 @@ def test_PFX_03_a_hundred_thousand_near_duplicates_do_not_collide() -> None:
             prompts.add(tuple(page))
             digests.add(DIGESTS.of(Prefix(page), 1)[0])
     assert len(digests) == 100_000
+
+
+def test_units_and_pages_have_the_same_digests() -> None:
+    tokens = [3 * token for token in range(100)]
+    whole = DIGESTS.of(Prefix(list(tokens)), 25)
+    for unit, last in enumerate((7, 15, 23)):
+        assert DIGESTS.end(Prefix(list(tokens)), unit) == whole[last]
+    assert DIGESTS.within(Prefix(list(tokens)), 2, 99) == whole[16:24]
+    assert DIGESTS.within(Prefix(list(tokens)), 3, 1) == whole[24:25]
+    piecewise = Prefix(tokens[:21])
+    DIGESTS.of(piecewise, 5)
+    piecewise.tokens += tokens[21:]
+    assert DIGESTS.of(piecewise, 25) == whole
+    assert len(set(whole)) == 25

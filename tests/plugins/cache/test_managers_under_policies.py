@@ -14,8 +14,14 @@ from camshaft.contracts.eviction import EvictionPolicy
 from camshaft.plugins.cache.components import TtlSettings, camshaft_components
 from camshaft.plugins.cache.token_table_manager import RunTable
 from camshaft.testing.cache import use_at_random
+from tests.plugins.cache.tiers import tiered
 
-MANAGERS = {"paged": ("full", "sliding"), "radix": ("full",), "token_table": ("full",)}
+MANAGERS = {
+    "paged": ("full", "sliding"),
+    "radix": ("full",),
+    "token_table": ("full",),
+    "tiered": ("full", "sliding"),
+}
 """With the kinds of group that each serves."""
 
 POLICIES = ["lru", "lfu", "fifo", "slru", "gdsf", "priority", "ttl"]
@@ -31,6 +37,8 @@ def play(manager: str, policy: str, *, runs: int, steps: int) -> Counter[str]:
     chosen: Settings = TtlSettings(idle_s=40.0) if policy == "ttl" else eviction.settings()
 
     def make(spec: CacheSpec) -> KVManager:
+        if manager == "tiered":
+            return tiered(spec)
         # behind the token table, which takes pages of one token, is a manager that takes any
         manager_class: Any = RunTable if manager == "token_table" else cache.load()
         made: KVManager = manager_class(cache.settings(), spec)
@@ -48,6 +56,7 @@ def play(manager: str, policy: str, *, runs: int, steps: int) -> Counter[str]:
         steps=steps,
         seed=crc32(f"{manager} {policy}".encode()),
         expires=policy == "ttl",
+        tiered=manager == "tiered",
     )
 
 
@@ -58,7 +67,7 @@ def test_all_policies_of_this_folder_are_played() -> None:
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("manager", MANAGERS)
 def test_random_use(manager: str, policy: str) -> None:
-    seen = play(manager, policy, runs=60, steps=50)
+    seen = play(manager, policy, runs=15 if manager == "tiered" else 60, steps=50)
     assert min(seen[one] for one in ("hit", "evict", "preempt")) > 0
 
 

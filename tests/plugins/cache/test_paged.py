@@ -10,7 +10,15 @@ from camshaft.contracts.cache import Delta, GroupSpec, Hit, Prefix
 from camshaft.plugins.cache.components import LruSettings, PagedSettings
 from camshaft.plugins.cache.lru import Lru
 from camshaft.plugins.cache.paged import Paged
-from camshaft.testing.cache_driver import make_spec, open_request, ready, serve, tokens_of
+from camshaft.request import CacheScope
+from camshaft.testing.cache_driver import (
+    check_books,
+    make_spec,
+    open_request,
+    ready,
+    serve,
+    tokens_of,
+)
 
 
 def paged(*pages: int, windows: tuple[int, ...] = (), page_tokens: int = 4) -> Paged:
@@ -257,3 +265,39 @@ def test_integrity_names_what_is_broken(spoil: Callable[[Paged], None], words: s
     spoil(cache)
     with pytest.raises(AssertionError, match=words):
         raise AssertionError("; ".join(cache.check_integrity()))
+
+
+@pytest.mark.parametrize("pages", [7, 8, 9, 15, 16, 17, 30])
+def test_hits_of_any_length_are_found_to_the_page(pages: int) -> None:
+    cache = paged(64)
+    serve(cache, 1, tokens_of(4 * pages), 1)
+    for cut in range(pages):
+        other = tokens_of(4 * pages)
+        other[4 * cut + 3] = 9
+        assert ready(cache, other, limit=200) == 4 * cut
+    assert ready(cache, tokens_of(4 * pages), limit=200) == 4 * pages
+    assert ready(cache, tokens_of(4 * pages + 8), limit=200) == 4 * pages
+
+
+def test_a_unit_is_found_although_one_of_its_pages_was_written_anew() -> None:
+    cache = paged(64)
+    serve(cache, 1, tokens_of(80), 1)
+    pool, digests = cache.pools[0], cache.index.digests(Prefix(tokens_of(80)), 20)
+    pool.unregister(pool.index[digests[10]])
+    assert ready(cache, tokens_of(80), limit=80) == 40
+    serve(cache, 2, tokens_of(80), 2)
+    assert pool.index[digests[10]].writer == 2
+    assert pool.index[digests[15]].writer == 1
+    assert ready(cache, tokens_of(80), limit=80) == 80
+    check_books(cache)
+
+
+def test_pages_behind_one_that_is_too_old_are_not_found() -> None:
+    seconds = [0.0]
+    cache = Paged(PagedSettings(), make_spec(64, now=lambda: seconds[0]))
+    any_age, young = CacheScope("n", 1), CacheScope("n", 1, ttl_s=50.0)
+    serve(cache, 1, tokens_of(40), 1, scope=any_age)
+    seconds[0] = 60.0
+    serve(cache, 2, tokens_of(80), 2, scope=any_age)
+    assert ready(cache, tokens_of(80), limit=80, scope=any_age) == 80
+    assert ready(cache, tokens_of(80), limit=80, scope=young) == 0

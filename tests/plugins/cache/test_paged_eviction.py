@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
+import pytest
+
+from camshaft import Registry
 from camshaft.contracts.eviction import EvictionPolicy
 from camshaft.plugins.cache.components import (
     GdsfSettings,
+    LruSettings,
     PagedSettings,
     PrioritySettings,
     SlruSettings,
 )
 from camshaft.plugins.cache.gdsf import Gdsf
+from camshaft.plugins.cache.lru import Lru
 from camshaft.plugins.cache.paged import Paged
 from camshaft.plugins.cache.priority import Priority
 from camshaft.plugins.cache.slru import Slru
@@ -75,5 +81,26 @@ def test_events_say_why_pages_went() -> None:
     open_request(cache, 4, tokens_of(16, 700))
     assert [tuple(one) for one in cache.events()] == [
         ("evicted", 0, 2, "version"),
+        ("evicted", 0, 1, "space"),
+    ]
+
+
+@pytest.mark.parametrize("manager", ["paged", "radix", "token_table"])
+def test_pages_that_were_too_old_are_told_from_those_that_the_policy_chose(manager: str) -> None:
+    registry, seconds = Registry.discover(), [0.0]
+    component = registry.get("cache", manager)
+    spec = replace(
+        make_spec(6, now=lambda: seconds[0], eviction=lambda: Lru(LruSettings())), page_tokens=1
+    )
+    cache = component.load()(component.settings(), spec)
+    serve(cache, 1, tokens_of(2), 1, scope=CacheScope("n", 1, ttl_s=10.0))
+    serve(cache, 2, tokens_of(2, 300), 2)
+    seconds[0] = 20.0
+    cache.events()
+    assert cache.evict(0, 3) == 3
+    open_request(cache, 4, tokens_of(6, 700))
+    assert [tuple(one) for one in cache.events()] == [
+        ("evicted", 0, 2, "expired"),
+        ("evicted", 0, 1, "asked"),
         ("evicted", 0, 1, "space"),
     ]

@@ -236,3 +236,45 @@ def test_a_store_that_hangs_does_not_keep_the_engine_from_closing():
     assert not store.is_closed
     assert work.counts.all()["store_errors"] == 1
     store.gate.set()
+
+
+class Backwards:
+    """Room whose bytes stand in reverse order."""
+
+    def __init__(self, content: bytes = bytes(PAGE)) -> None:
+        self.content = content
+
+    def read(self, into: memoryview) -> None:
+        into[:] = self.content[::-1]
+
+    def write(self, page: memoryview) -> None:
+        self.content = bytes(page)[::-1]
+
+
+def test_pages_may_stand_in_another_order_where_they_come_from_and_go_to() -> None:
+    store = Slow()
+    with_rooms = queue(store, page_bytes=PAGE)
+    written, back = Backwards(content("a")[::-1]), Backwards()
+    with_rooms.write(digest("a"), written)
+    assert [one.ok for one in all_of(with_rooms)] == [True]
+    assert store.pages[digest("a")] == content("a")
+    with_rooms.read(digest("a"), back)
+    with_rooms.read(digest("b"), written)
+    assert sorted(one.ok for one in all_of(with_rooms)) == [False, True]
+    assert back.content == written.content == content("a")[::-1]
+    with_rooms.close()
+
+
+def test_without_threads_all_is_done_when_somebody_looks() -> None:
+    store = Slow()
+    inline = queue(store, threads=0)
+    inline.write(digest("a"), page("a"))
+    inline.read(digest("a"), into := room())
+    assert store.order == []
+    assert [(one.kind, one.ok) for one in inline.finished()] == [("write", True), ("read", True)]
+    assert store.threads == {threading.get_ident()}
+    assert bytes(into) == content("a")
+    inline.discard(digest("a"))
+    inline.close()
+    assert store.pages == {}
+    assert store.is_closed
