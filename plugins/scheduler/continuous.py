@@ -2,8 +2,8 @@
 
 Sources: Yu et al., "Orca", OSDI 2022 (iteration-level scheduling); Agrawal et al., "Sarathi-Serve",
 OSDI 2024 (arXiv 2403.02310), section 4: decodes are placed first, and prompts fill what is left of
-the token budget in chunks, so that no decode waits for a long prompt. Departure: the chunk is what
-is left of the budget unless a setting caps it, where the paper derives it from a latency target.
+the token budget in chunks, so that no decode waits for a long prompt. The budget is the recipe's,
+or follows from the time that a step may take.
 """
 
 from __future__ import annotations
@@ -12,103 +12,118 @@ from typing import TYPE_CHECKING
 
 from camshaft.contracts.scheduler import Item, Plan, Scheduler
 
+from .admit import admit
+from .bucket import bucket
+from .components import ContinuousSettings
+from .latency import tokens_within
+from .prefetch import Prefetch
+from .prefix_order import PrefixOrder
+from .prefix_wait import PrefixWait
+from .tenants import Tenants
+from .tokens import ChunkRule, Room, tokens_for
+from .victim import latest
+
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from camshaft.contracts.cache import NoSpace
     from camshaft.contracts.scheduler import RequestView, SchedulerLimits, View
 
-    from .components import ContinuousSettings
-
 
 class Continuous(Scheduler):
-    """First come, first served; running requests before waiting ones."""
+    """Running requests before waiting ones, and these in the order that a setting names."""
 
     def __init__(self, settings: ContinuousSettings, limits: SchedulerLimits) -> None:
         self.settings = settings
         self.limits = limits
-        self.whole_prompts = settings.chunk_tokens == "off"
         chunk = settings.chunk_tokens
-        self.chunk_tokens = chunk if isinstance(chunk, int) else limits.step_tokens
-        self._put_off: dict[int, Hashable] = {}
+        self.rule = ChunkRule(
+            most=chunk if isinstance(chunk, int) else limits.step_tokens,
+            align=settings.chunk_align,
+            whole=chunk == "off",
+        )
+        self.prefetch = Prefetch(limits.max_running)
+        self.prefix_wait = PrefixWait() if settings.share_prefixes else None
+        tenants = settings.order == "tenants"
+        self.tenants = Tenants(settings.output_weight) if tenants else None
+        prefix = settings.order == "prefix"
+        window = settings.prefix_window, settings.prefix_age_s
+        self.prefix_order = PrefixOrder(*window) if prefix else None
+
+    @classmethod
+    def supports(cls, settings: object, *, predicts: bool) -> list[str]:
+        """Need a predictor for a limit of time."""
+        assert isinstance(settings, ContinuousSettings)
+        if settings.step_ms == "off" or predicts:
+            return []
+        return ["`step_ms` needs to know how long a step takes: name a `predictor`"]
 
     def plan(self, view: View) -> Plan:
         """See `Scheduler.plan`."""
-        items: list[Item] = []
-        decodes, prefills = view.one_pending[: self.limits.step_tokens], view.more_pending
-        most = budget = self.limits.step_tokens - len(decodes)
+        step, items = self.limits.step_tokens, list[Item]()
+        decodes, prefills = view.one_pending[:step], view.more_pending
+        if self.tenants is not None:
+            self.tenants.note(view, decodes)
+        most = self._budget(view, decodes, prefills)
+        room = Room(most, view.free_slots, most, step)
         for request in prefills:
-            tokens = self._chunk(request.computed, request.pending, budget, most)
+            tokens = tokens_for(request.computed, request.pending, room, self.rule)
             if tokens:
                 items.append(Item(request, tokens))
-                budget -= tokens
-        if budget and view.free_slots:
-            coming = {view.next_page(request) for request in prefills}
-            items.extend(self._admit(view, budget, most, coming))
-        return Plan(items, one_each=decodes)
+                room.tokens -= tokens
+        if room.tokens and room.slots:
+            passes = self._passes(view, prefills)
+            items.extend(admit(view, self._order(view), room, self.rule, passes))
+        return Plan(items, one_each=decodes, prefetch=self.prefetch.due(view, items))
 
-    def _chunk(self, start: int, left: int, budget: int, most: int) -> int:
-        """Return how many tokens of a prompt to compute.
+    def _budget(
+        self, view: View, decodes: Sequence[RequestView], prefills: Iterable[RequestView]
+    ) -> int:
+        """Return how many tokens of prompts this step may hold."""
+        most, target = self.limits.step_tokens - len(decodes), self.settings.step_ms
+        if target == "off" or not decodes or not most:
+            return most
+        start = max((one.computed for one in prefills), default=0)
+        return tokens_within(view, decodes, start, most, target / 1e3)
 
-        Args:
-            start: Tokens before them.
-            left: Tokens that are still to be computed, at least 1.
-            budget: What is left of the step.
-            most: What decodes left of it, for all prompts.
+    def _order(self, view: View) -> Iterable[RequestView]:
+        if self.tenants is not None:
+            return self.tenants.order(view)
+        if self.prefix_order is not None:
+            return self.prefix_order.order(view)
+        return view.waiting
 
-        Returns:
-            0 if too little is left for a chunk that ends where it should.
-        """
-        tokens, align = min(left, self.chunk_tokens, budget), self.settings.chunk_align
-        if tokens == left or min(left, self.chunk_tokens, most) < 4 * align:
-            return tokens
-        return max(0, tokens - (start + tokens) % align)  # never 0 for the first prompt of a step
+    def _passes(self, view: View, prefills: Iterable[RequestView]) -> Callable[[RequestView], bool]:
+        """Return what leaves requests for another step: other buckets, and pages that come."""
+        bounds, wait = self.settings.length_buckets, self.prefix_wait
+        chosen: list[int] = []
+        if wait is not None:
+            wait.begin(view, prefills)
 
-    def _admit(
-        self, view: View, budget: int, most: int, coming: set[Hashable | None]
-    ) -> Iterable[Item]:
-        """Yield waiting requests in order, until one does not fit: nobody is overtaken for ever."""
-        slots = view.free_slots
-        for request in view.waiting:
-            if not budget or not slots:
-                return
-            if not request.ready or self._puts_off(view, request, coming):
-                continue
-            cached = view.cached_tokens(request)
-            left = request.pending - cached
-            if self.whole_prompts and left > budget and budget < self.limits.step_tokens:
-                return
-            tokens = self._chunk(cached, left, budget, most)
-            if not tokens:
-                return
-            yield Item(request, tokens)
-            budget -= tokens
-            slots -= 1
-
-    def _puts_off(self, view: View, request: RequestView, coming: set[Hashable | None]) -> bool:
-        """Whether another request of this step computes the page that `request` needs next.
-
-        Once for each page: a cache that does not share it must not hold the request up.
-        """
-        if not self.settings.share_prefixes:
+        def passes(request: RequestView) -> bool:
+            own = bucket(request.pending, bounds)
+            if chosen and own != chosen[0]:
+                return True
+            if wait is not None and wait.holds(view, request):
+                return True
+            chosen.append(own)
             return False
-        page = view.next_page(request)
-        if page is None or page not in coming:
-            coming.add(page)
-            return False
-        if self._put_off.get(request.uid) == page:
-            return False
-        self._put_off[request.uid] = page
-        return True
+
+        return passes
+
+    def on_wait(self, request: RequestView) -> None:
+        """Put it where the order finds it."""
+        if self.tenants is not None:
+            self.tenants.on_wait(request)
 
     def on_finish(self, request: RequestView) -> None:
         """Forget it."""
-        self._put_off.pop(request.uid, None)
+        self.prefetch.forget(request)
+        if self.prefix_wait is not None:
+            self.prefix_wait.forget(request)
+        if self.tenants is not None:
+            self.tenants.on_finish(request)
 
     def victim(self, view: View, requester: RequestView, need: NoSpace) -> RequestView | None:
         """Preempt the request that came last, maybe the requester; waiting ones never preempt."""
-        running = [one for one in view.running if one.uid != requester.uid]
-        if all(one.uid != requester.uid for one in view.running):
-            return None  # it is waiting, and has nothing that it could lose
-        last = max([*running, requester], key=lambda one: (one.arrival, one.uid))
-        return last if running else None
+        return latest(view, requester)

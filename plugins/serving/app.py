@@ -36,6 +36,7 @@ def create_app(service: Service, routes: Iterable[Route] = ()) -> FastAPI:
         routes: Further endpoints, of plugins; they are mounted last and stand behind the gate.
     """
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
+    app.state.service = service
     handle_errors(app)
     app.add_middleware(Gate, service=service)
     _add_openai(app, service)
@@ -53,6 +54,10 @@ def _add_openai(app: FastAPI, service: Service) -> None:
     @app.post("/v1/chat/completions")
     async def chat_completions(request: Request) -> Response:
         return await chat(service, request)
+
+    @app.post("/v1/cancel/{answer_id}")
+    async def cancel(answer_id: str) -> Response:
+        return json_response({"id": answer_id, "cancelled": await service.cancel(answer_id)})
 
     @app.get("/v1/models")
     async def models() -> Response:

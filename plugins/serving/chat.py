@@ -14,7 +14,7 @@ from camshaft.generate.check import RANGES, check_range
 from .body import read_object
 from .events import answer
 from .fields import ChatFields, parse_fields
-from .params import cache_scope, check_call, sampling_params
+from .params import cache_scope, check_call, sampling_params, seconds
 from .wire import (
     ChatChoice,
     ChatChunk,
@@ -71,9 +71,12 @@ async def chat(service: Service, request: Request) -> Response:
         salt=fields.cache_salt,
         scope=cache_scope(fields),
         priority=fields.priority,
+        ttft_slo_s=seconds(fields.ttft_slo_ms),
+        tpot_slo_s=seconds(fields.tpot_slo_ms),
+        tenant=fields.user,
     )
     writer = ChatWriter(fields, service)
-    return await answer(request, service.run(call), writer, stream=fields.stream)
+    return await answer(request, service.run(call, writer.id), writer, stream=fields.stream)
 
 
 def _max_tokens(fields: ChatFields) -> int | None:
@@ -127,18 +130,18 @@ def _message(message: object, place: int) -> dict[str, Any]:
 
 
 class ChatWriter:
-    """See `camshaft.plugins.serving.events.Writer`."""
+    """See `camshaft.plugins.serving.events.Writer`; `id` is the answer's."""
 
     def __init__(self, fields: ChatFields, service: Service) -> None:
         self._fields = fields
-        self._id = service.answer_id("chatcmpl", fields.request_id)
+        self.id = service.answer_id("chatcmpl", fields.request_id)
         self._created = int(time.time())
         self._model = service.info.model
 
     def whole(self, choices: Sequence[generate.Choice], usage: generate.Usage) -> ChatCompletion:
         """Return the body of an answer that is not streamed."""
         return ChatCompletion(
-            self._id,
+            self.id,
             self._created,
             self._model,
             [
@@ -181,7 +184,7 @@ class ChatWriter:
         self, choices: list[ChatChunkChoice], usage: generate.Usage | None = None
     ) -> ChatChunk:
         counted = UNSET if usage is None else Usage.of(usage)
-        return ChatChunk(self._id, self._created, self._model, choices, counted)
+        return ChatChunk(self.id, self._created, self._model, choices, counted)
 
     def _logprobs(self, delta: generate.Delta) -> ChatLogprobs | None:
         return ChatLogprobs.of(delta.logprobs) if self._fields.logprobs else None

@@ -12,7 +12,7 @@ from camshaft.generate import Call, split_prompts
 from .body import read_object
 from .events import answer
 from .fields import CompletionFields, parse_fields
-from .params import cache_scope, check_call, sampling_params
+from .params import cache_scope, check_call, sampling_params, seconds
 from .wire import Completion, CompletionChoice, CompletionLogprobs, Usage
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
     from camshaft import generate
+    from camshaft.request import TokenSpan
 
     from .service import Service
 
@@ -31,6 +32,16 @@ DEFAULT_MAX_TOKENS = 16
 async def complete(service: Service, request: Request) -> Response:
     """Continue one or more prompts."""
     fields = parse_fields(CompletionFields, await read_object(request, service.limits))
+    return await run_completion(service, request, fields)
+
+
+async def run_completion(
+    service: Service,
+    request: Request,
+    fields: CompletionFields,
+    modules: tuple[TokenSpan, ...] = (),
+) -> Response:
+    """Continue the prompts of `fields`, each of them behind `modules`."""
     service.check_model(fields.model)
     check_call(fields)
     params = sampling_params(
@@ -43,23 +54,27 @@ async def complete(service: Service, request: Request) -> Response:
     prompts = split_prompts(fields.prompt)
     service.check_queue(len(prompts) * fields.n)
     call = Call(
-        prompts=await service.prompter.encode_all(prompts),
+        prompts=await service.prompter.encode_all(prompts, affixes=not modules),
         params=params,
+        modules=modules,
         n=fields.n,
         salt=fields.cache_salt,
         scope=cache_scope(fields),
         priority=fields.priority,
+        ttft_slo_s=seconds(fields.ttft_slo_ms),
+        tpot_slo_s=seconds(fields.tpot_slo_ms),
+        tenant=fields.user,
     )
     writer = CompletionWriter(fields, service)
-    return await answer(request, service.run(call), writer, stream=fields.stream)
+    return await answer(request, service.run(call, writer.id), writer, stream=fields.stream)
 
 
 class CompletionWriter:
-    """See `camshaft.plugins.serving.events.Writer`."""
+    """See `camshaft.plugins.serving.events.Writer`; `id` is the answer's."""
 
     def __init__(self, fields: CompletionFields, service: Service) -> None:
         self._fields = fields
-        self._id = service.answer_id("cmpl", fields.request_id)
+        self.id = service.answer_id("cmpl", fields.request_id)
         self._created = int(time.time())
         self._model = service.info.model
 
@@ -84,7 +99,7 @@ class CompletionWriter:
         self, choices: list[CompletionChoice], usage: generate.Usage | None = None
     ) -> Completion:
         counted = UNSET if usage is None else Usage.of(usage)
-        return Completion(self._id, self._created, self._model, choices, counted)
+        return Completion(self.id, self._created, self._model, choices, counted)
 
     def _choice(self, delta: generate.Delta) -> CompletionChoice:
         wants = self._fields

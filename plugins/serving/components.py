@@ -2,8 +2,19 @@
 
 from __future__ import annotations
 
-from camshaft.component import Component
+from pydantic import PositiveInt
+
+from camshaft.component import Component, Settings
 from camshaft.hooks import hookimpl
+
+
+class PromptSchemasSettings(Settings):
+    """Settings of the route `prompt_schemas`."""
+
+    pad: str = "\n"
+    """Text of one token, of which as many stand at the end of a module as fill its last page."""
+    most_schemas: PositiveInt = 256
+    """Schemas that a server keeps, whoever registered them."""
 
 
 @hookimpl
@@ -21,5 +32,12 @@ def camshaft_components() -> list[Component]:
             name="run",
             implementation="camshaft.plugins.serving.run:Run",
             summary="answer one prompt, without a server",
+        ),
+        Component(
+            kind="route",
+            name="prompt_schemas",
+            implementation="camshaft.plugins.serving.prompt_schemas:PromptSchemas",
+            settings=PromptSchemasSettings,
+            summary="prompts out of named modules, whose keys and values are computed once",
         ),
     ]

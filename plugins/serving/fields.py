@@ -12,7 +12,6 @@ F = TypeVar("F", bound="Fields")
 
 NO_SEMANTICS = frozenset(
     {
-        "user",
         "metadata",
         "store",
         "service_tier",
@@ -83,6 +82,7 @@ class Fields(BaseModel):
     frequency_penalty: float = 0.0
     logit_bias: dict[str, float] = {}
     seed: int | None = None
+    user: str = ""
     # not in OpenAI's API:
     top_k: int = 0
     min_p: float = 0.0
@@ -97,6 +97,8 @@ class Fields(BaseModel):
     cache_salt: str = ""
     cache: CacheFields | None = None
     priority: int = 0
+    ttft_slo_ms: float | None = None
+    tpot_slo_ms: float | None = None
     request_id: str | None = None
 
     @property

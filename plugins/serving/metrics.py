@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
     from camshaft.client import Snapshot
-    from camshaft.generate import Delta
+    from camshaft.generate import Call, Delta
 
 COUNTERS = {
     "steps": ("steps", "Steps launched."),
@@ -41,6 +42,9 @@ BY_LABEL = {
 _SECONDS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 
 
+_SLACK = (-30, -10, -3, -1, -0.3, -0.1, -0.03, -0.01, 0, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30)
+
+
 class Metrics:
     """The meters of one server, in a registry of its own."""
 
@@ -58,6 +62,19 @@ class Metrics:
         self.first_token = self._histogram("ttft", "Time to the first token of a choice.")
         self.per_token = self._histogram("tpot", "Time per later token of a choice.")
         self.whole = self._histogram("e2e", "Time to the last token of a choice.")
+        self.slack = Histogram(
+            "camshaft_slack_seconds",
+            "What was left of a wanted time, by which it was; below 0 it was missed.",
+            ("of",),
+            buckets=_SLACK,
+            registry=self._registry,
+        )
+        self.goodput = Counter(
+            "camshaft_slo_choices",
+            "Choices for which a time was wanted, by what came of it: met, missed or refused.",
+            ("result",),
+            registry=self._registry,
+        )
 
     def _histogram(self, name: str, text: str) -> Histogram:
         return Histogram(
@@ -89,6 +106,10 @@ class Metrics:
             for value, count in snapshot.by_label[name].items():
                 family.add_metric([value], count)
             yield family
+        for name, counted in snapshot.cache.items():
+            text = f"What the cache counts as {name.replace('_', ' ')}."
+            kind = GaugeMetricFamily if name.endswith("_held") else CounterMetricFamily
+            yield kind(f"camshaft_cache_{name}", text, value=counted)
         yield from _gauges(snapshot)
         yield from _pools(snapshot, self._page_bytes)
 
@@ -114,6 +135,12 @@ def _gauges(snapshot: Snapshot) -> Iterator[Metric]:
         ),
     ):
         yield GaugeMetricFamily(f"camshaft_{name}", text, value=value)
+    error = snapshot.prediction_error
+    yield GaugeMetricFamily(
+        "camshaft_step_prediction_error",
+        "Mean of |predicted / measured time - 1| of the latest steps; NaN without a predictor.",
+        value=math.nan if error is None else error,
+    )
 
 
 def _pools(snapshot: Snapshot, page_bytes: Sequence[int]) -> Iterator[Metric]:
@@ -143,11 +170,14 @@ class _Engine:
 class Meter:
     """Measures one call from its making on."""
 
-    def __init__(self, metrics: Metrics) -> None:
+    def __init__(self, metrics: Metrics, call: Call) -> None:
         self._metrics = metrics
+        self._call = call
         self._began = time.monotonic()
         self._first: dict[int, float] = {}
         self._tokens: dict[int, int] = {}
+        self._missed: set[int] = set()
+        self._ended = 0
 
     def observe(self, delta: Delta) -> None:
         """Take note of what a step brought."""
@@ -155,9 +185,29 @@ class Meter:
         if index not in self._first:
             self._first[index] = now
             metrics.first_token.observe(now - self._began)
+            self._compare("ttft", self._call.ttft_slo_s, now - self._began, index)
         self._tokens[index] = self._tokens.get(index, 0) + len(delta.token_ids)
         if delta.finish is not None:
             metrics.whole.observe(now - self._began)
             later = self._tokens[index] - 1
             if later > 0:
-                metrics.per_token.observe((now - self._first[index]) / later)
+                per_token = (now - self._first[index]) / later
+                metrics.per_token.observe(per_token)
+                self._compare("tpot", self._call.tpot_slo_s, per_token, index)
+            self._ended += 1
+            self._count("missed" if index in self._missed else "met")
+
+    def refused(self) -> None:
+        """Take note that the engine turned the call away."""
+        self._count("refused", self._call.choices - self._ended)
+
+    def _compare(self, of: str, wanted: float | None, took: float, index: int) -> None:
+        if wanted is not None:
+            self._metrics.slack.labels(of).observe(wanted - took)
+            if took > wanted:
+                self._missed.add(index)
+
+    def _count(self, result: str, choices: int = 1) -> None:
+        call = self._call
+        if call.ttft_slo_s is not None or call.tpot_slo_s is not None:
+            self._metrics.goodput.labels(result).inc(choices)

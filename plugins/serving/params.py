@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 MOST_CHOICES = 128
 PRIORITY = Range(-(2**31), 2**31 - 1)
+SLO_MS = Range(0, 3_600_000, above=True)
 _REQUEST_ID = re.compile(r"[\w.:-]{1,128}", re.ASCII)
 _TOKEN_ID = re.compile(r"\d{1,10}", re.ASCII)
 
@@ -69,11 +70,20 @@ def check_call(fields: Fields) -> None:
     """
     check_range("n", fields.n, Range(1, MOST_CHOICES))
     check_range("priority", fields.priority, PRIORITY)
+    for name, wanted in (("ttft_slo_ms", fields.ttft_slo_ms), ("tpot_slo_ms", fields.tpot_slo_ms)):
+        if wanted is not None:
+            check_range(name, wanted, SLO_MS)
     check_name("cache_salt", fields.cache_salt)
+    check_name("user", fields.user)
     if fields.request_id is not None and not _REQUEST_ID.fullmatch(fields.request_id):
         raise RequestError(
             "request_id must be 1 to 128 letters, digits and _ . : -", param="request_id"
         )
+
+
+def seconds(milliseconds: float | None) -> float | None:
+    """Return a wanted time in seconds; None stays None."""
+    return None if milliseconds is None else milliseconds / 1000
 
 
 def cache_scope(fields: Fields) -> CacheScope:

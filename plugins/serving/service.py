@@ -40,6 +40,7 @@ class Service:
         self.metrics = Metrics()
         self.created = int(time.time())
         self.stopping = False
+        self.open_calls: set[ServedGeneration] = set()
         self.limits = BodyLimits(settings.body_bytes, settings.body_wait_s, settings.json_depth)
         self._text: TextModel | None = None
         self._prompter: Prompter | None = None
@@ -114,10 +115,25 @@ class Service:
                 "the queue is full", code="queue_full", status=429, retry_after_s=1.0
             )
 
-    def run(self, call: Call) -> Generation:
+    def run(self, call: Call, answer_id: str) -> Generation:
         """Prepare the answers to a call. The queue is checked again when they start."""
         assert self._text is not None
-        return ServedGeneration(self, self._text.tokenizer, call)
+        return ServedGeneration(self, self._text.tokenizer, call, answer_id)
+
+    async def cancel(self, answer_id: str) -> int:
+        """End the calls whose answers have this id; return how many there are.
+
+        Raises:
+            RequestError: With status 404: none is open.
+        """
+        found = [one for one in self.open_calls if one.id == answer_id]
+        if not found:
+            raise RequestError(
+                f"no answer '{answer_id:.200}' is being made", code="not_open", status=404
+            )
+        for one in found:
+            await one.cancel()
+        return len(found)
 
     def answer_id(self, prefix: str, request_id: str | None) -> str:
         """Return the id of an answer; the engine has its own, so a client's may repeat."""
@@ -125,18 +141,39 @@ class Service:
 
 
 class ServedGeneration(Generation):
-    """A generation that has a place in the queue and is measured."""
+    """A generation that has a place in the queue, is measured, and can be cancelled.
 
-    def __init__(self, service: Service, tokenizer: Tokenizer, call: Call) -> None:
+    Attributes:
+        id: Of the answer.
+    """
+
+    def __init__(self, service: Service, tokenizer: Tokenizer, call: Call, answer_id: str) -> None:
         super().__init__(service.client, tokenizer, call)
+        self.id = answer_id
         self._service = service
         self._choices = call.choices
-        self._meter = Meter(service.metrics)
+        self._meter = Meter(service.metrics, call)
+        self._cancelled = False
+
+    async def cancel(self) -> None:
+        """See `Generation.cancel`."""
+        self._cancelled = True
+        await super().cancel()
 
     async def deltas(self) -> AsyncGenerator[Delta]:
         """See `Generation.deltas`."""
         self._service.check_queue(self._choices)
-        async with aclosing(super().deltas()) as deltas:
-            async for delta in deltas:
-                self._meter.observe(delta)
-                yield delta
+        self._service.open_calls.add(self)
+        try:
+            async with aclosing(super().deltas()) as deltas:
+                async for delta in deltas:
+                    self._meter.observe(delta)
+                    yield delta
+        except RequestError as error:
+            if error.code == "refused":
+                self._meter.refused()
+            if error.code == "aborted" and self._cancelled:
+                raise RequestError("it was cancelled", code="cancelled", status=409) from None
+            raise
+        finally:
+            self._service.open_calls.discard(self)

@@ -8,6 +8,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -153,6 +154,12 @@ def serve() -> Iterator[Callable[..., Running]]:
 def serve_toy() -> Iterator[Callable[..., Running]]:
     """Start servers on toy models, with changes to their recipe."""
     yield from starter(run_toy)
+
+
+@pytest.fixture
+def toy_server() -> Callable[..., AbstractContextManager[Running]]:
+    """Serve a toy model, with changes to its recipe, for as long as a block lasts."""
+    return contextmanager(run_toy)
 
 
 def starter(run: Callable[..., Iterator[Running]]) -> Iterator[Callable[..., Running]]:

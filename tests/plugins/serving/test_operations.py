@@ -100,9 +100,17 @@ def test_pages_count_in_bytes_too_and_hits_as_a_share(serve) -> None:
     assert found[("camshaft_kv_unused_tokens",)] == 0
 
 
+def test_what_a_cache_counts_is_exported_under_its_own_names(serve, monkeypatch) -> None:
+    counts = {"memory_hit_tokens": 7.0, "memory_bytes_held": 9.0}
+    monkeypatch.setattr(ScriptedEngine, "cache_counters", lambda _: counts)
+    found = scrape(serve())
+    assert found[("camshaft_cache_memory_hit_tokens_total",)] == 7
+    assert found[("camshaft_cache_memory_bytes_held",)] == 9
+
+
 def test_every_counter_of_the_engine_is_exported() -> None:
     names = {one.name for one in fields(Stats)}
-    assert names == {*COUNTERS, *BY_LABEL, "most_in_flight"}
+    assert names == {*COUNTERS, *BY_LABEL, "most_in_flight", "prediction_error"}
 
 
 def test_SRV_02_until_the_engine_is_ready_only_health_and_metrics_answer() -> None:
