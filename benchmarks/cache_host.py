@@ -2,8 +2,8 @@
 
 A prompt of 10,000 tokens is admitted (match and allocate) when all of it is cached (`hit`), when
 nothing of it is and pages are free (`miss`), and when cached pages have to go for it (`evict`);
-then it is committed and freed. `decode` is the manager's share of a step in which 256 requests
-write a token each.
+then it is committed and freed. `decode_256` and `decode_1024` are the manager's share of a step in
+which so many requests write a token each.
 
 Run: python -m benchmarks.cache_host [--caches radix paged] [--pages 1000 100000] [--page-tokens 16]
 """
@@ -21,10 +21,11 @@ from camshaft.component import Component
 from camshaft.compose import spare_the_collector
 from camshaft.contracts.cache import CacheSpec, Delta, GroupSpec, KVManager, Prefix
 from camshaft.errors import CamshaftError
+from camshaft.loop.declare import declared_at_once, granted_at_once
 
 from .results import Figure, device, new_run, write
 
-PROMPT, RUNNING, STEPS, REPEATS = 10_000, 256, 32, 15
+PROMPT, RUNNING, STEPS, REPEATS = 10_000, (256, 1024), 32, 15
 FILLER, VOCAB = 2000, 49_152
 
 
@@ -90,18 +91,19 @@ class Bench:
             ):
                 self.times.setdefault(what, []).append(seconds * 1e6)
 
-    def decode(self) -> None:
+    def decode(self, running: int) -> None:
         """Time the calls of steps in which requests grow by a token each, as the loop makes them.
 
-        Their lengths differ, so that with pages of n tokens one in n begins a page in each step.
+        Their lengths differ, so that in each step some of them need pages, and some declare theirs.
         """
         size, cache = self.page_tokens, self.cache
+        granted, declared = granted_at_once(size), declared_at_once(size)
         prefixes = []
-        for number in range(RUNNING):
+        for number in range(running):
             self._last += 1
-            prefixes.append((self._last, Prefix(self.prompt(64 + number % size))))
+            prefixes.append((self._last, Prefix(self.prompt(64 + number % declared))))
         for uid, prefix in prefixes:
-            cache.allocate(uid, prefix, -(-len(prefix.tokens) // size) * size)
+            cache.allocate(uid, prefix, -(-len(prefix.tokens) // granted) * granted)
             cache.commit(uid, len(prefix.tokens), self._last)
         for _ in range(STEPS):
             self._last += 1
@@ -110,12 +112,12 @@ class Bench:
                 prefix.tokens.append(step)
                 known = len(prefix.tokens)
                 begin = time.perf_counter()
-                if known % size == 1 or size == 1:
-                    cache.allocate(uid, prefix, known + size - 1)
-                if known % size == 0:
+                if known % granted == 1:
+                    cache.allocate(uid, prefix, known + granted - 1)
+                if known % declared == 0:
                     cache.commit(uid, known, step)
                 seconds += time.perf_counter() - begin
-            self.times.setdefault("decode", []).append(seconds * 1e6)
+            self.times.setdefault(f"decode_{running}", []).append(seconds * 1e6)
         for uid, _ in prefixes:
             cache.free(uid, self._last)
         cache.fence(self._last)
@@ -126,7 +128,7 @@ def measure(
 ) -> dict[str, list[float]]:
     """Return the times of a manager that has cached so many pages, in microseconds by name."""
     need = -(-PROMPT // page_tokens)
-    growing = RUNNING * (64 // page_tokens + STEPS + 3)
+    growing = max(RUNNING) * (128 // page_tokens + STEPS + 96)
     bench = Bench(
         make(cache, eviction, page_tokens, pages + (REPEATS + 3) * need + growing), page_tokens
     )
@@ -136,7 +138,8 @@ def measure(
     for _ in range(REPEATS):
         bench.run([*document], "hit")
         bench.run(bench.prompt(PROMPT), "miss")
-    bench.decode()
+    for running in RUNNING:
+        bench.decode(running)
     full = Bench(make(cache, eviction, page_tokens, max(pages, 2 * need)), page_tokens)
     full.fill(max(pages, 2 * need))
     for _ in range(REPEATS):
@@ -147,9 +150,9 @@ def measure(
 def main() -> None:
     """Measure what was asked for."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--caches", nargs="+", default=["radix", "paged"])
+    parser.add_argument("--caches", nargs="+", default=["radix", "paged", "token_table"])
     parser.add_argument("--eviction", default="lru")
-    parser.add_argument("--pages", nargs="+", type=int, default=[1_000, 100_000])
+    parser.add_argument("--pages", nargs="+", type=int, default=[1_000, 100_000, 1_000_000])
     parser.add_argument("--page-tokens", nargs="+", type=int, default=[16, 1])
     asked = parser.parse_args()
     run, registry = new_run("cache-host"), Registry.discover()

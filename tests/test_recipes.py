@@ -55,9 +55,18 @@ def test_a_shipped_recipe_is_drawn_with_the_plugins_that_are_shipped(
 
 
 def test_these_recipes_are_shipped() -> None:
-    assert {"quickstart", "reference", "toy", "cuda", "radix", "token_table"} <= {
-        path.stem for path in RECIPES
-    }
+    assert {
+        "quickstart",
+        "tiered",
+        "reference",
+        "toy",
+        "cuda",
+        "radix",
+        "token_table",
+        "static",
+        "dynamic",
+        "slo",
+    } <= {path.stem for path in RECIPES}
 
 
 def test_the_recipe_for_cuda_takes_its_weights_from_the_environment_or_the_package() -> None:
@@ -80,6 +89,17 @@ def test_the_toy_runs_with_every_invariant_checked() -> None:
     results = run_to_end(engine)
     assert [len(one.token_ids) for one in results.values()] == [5, 5, 5]
     assert engine.parts.debug
+    engine.close()
+
+
+@pytest.mark.parametrize("name", ["static", "dynamic", "continuous", "slo"])
+def test_a_scheduler_is_swapped_by_its_name(name: str) -> None:
+    engine = compose(open_recipe(FOLDER / "toy.yaml", [f"scheduler.use={name}"])).engine
+    for number in range(10):
+        engine.submit(make_request(f"r{number}", range(20 + number), 5, ignore_eos=True))
+    results = run_to_end(engine)
+    assert [len(one.token_ids) for one in results.values()] == [5] * 10
+    assert type(engine.parts.scheduler).__name__ == name.capitalize()
     engine.close()
 
 

@@ -61,6 +61,19 @@ def test_host_times_tell_admissions_from_other_steps() -> None:
     assert (done.step_us, done.admission_us) == (12.0, 40.0)
 
 
+def test_in_virtual_time_the_first_token_comes_as_late_as_the_time_model_says() -> None:
+    done = BENCH.run(Case(ASK, "paged", "lru", 200))
+    found = {
+        one.metric: one.repeats[0]
+        for one in figures(Case(ASK, "paged", "lru", 200), done, "run-1", model="none")
+    }
+    # a prompt that nothing is cached of takes a step of 10 ms and 50 us a token, if not more
+    slowest = max(len(one.prompt) - one.cached for one in done.served)
+    assert found["ttft_ms_p50"] >= 10
+    assert found["ttft_ms_p99"] >= found["ttft_ms_p50"]
+    assert max(one.first_s - one.due_s for one in done.served) >= 0.01 + 50e-6 * slowest
+
+
 def test_a_missed_bar_is_said() -> None:
     poor = Replayed(
         served=[Served([1] * 9, 0.0), Served([1] * 9, 0.0)],
