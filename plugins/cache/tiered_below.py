@@ -181,7 +181,7 @@ class Below:
 
     def land(self, load: Load, tables: Tables, first: int, end: int) -> None:
         """Fill the pages of units `first` to `end` with what was fetched, and end the load."""
-        self._measure(load, self.spec.now())
+        self._measure(load)
         self.landings.land(load, self.loads.end(load), tables, first, end)
 
     def _used(self, level: int, key: bytes) -> None:
@@ -193,9 +193,9 @@ class Below:
         """Return whether a load of so many units leaves most trays free."""
         return 2 * -(-units // self.trays.units) <= self.trays.left_for_loads()
 
-    def _measure(self, load: Load, now: float) -> None:
-        level = max(load.sources, default=0)
-        self.tiers[level].measured(load.length * self.units.bytes, now - load.began_s, now)
+    def _measure(self, load: Load) -> None:
+        slowest = self.tiers[max(load.sources, default=0)]
+        slowest.measured(load.length * self.units.bytes, load.took_s, self.spec.now())
 
     def take_moves(self) -> Moves:
         """Return what is to be moved now."""

@@ -55,6 +55,7 @@ class Load:
         open: Units that are wanted or being read.
         is_cut: Whether a unit is missing, so that nothing behind it is wanted.
         length: Leading units that are there, once it is fetched.
+        took_s: Seconds that it was read for.
     """
 
     ticket: int
@@ -74,6 +75,7 @@ class Load:
     open: int = 0
     is_cut: bool = False
     length: int = 0
+    took_s: float = 0.0
 
     @property
     def end(self) -> int:

@@ -205,6 +205,7 @@ class Loads:
             tray.keep(0, good)
             kept += good
         load.phase = Phase.FETCHED
+        load.took_s = self._now() - load.began_s
         self.changes += 1
 
     def is_coming(self, ticket: int) -> bool:

@@ -57,7 +57,8 @@ class ContinuousSettings(Settings):
             ("prefix_window", "prefix"),
             ("prefix_age_s", "prefix"),
         ):
-            if name in self.model_fields_set and self.order != order:
+            default = type(self).model_fields[name].default  # recipes travel with all fields set
+            if getattr(self, name) != default and self.order != order:
                 raise ValueError(f"`{name}` has an effect only with `order: {order}`")
         return self
 

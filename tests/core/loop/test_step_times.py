@@ -42,7 +42,8 @@ class Listening(Continuous):
 def reports(
     executor: str, depth: int, predictor: StepTimePredictor | None = None
 ) -> tuple[list[StepReport], Engine]:
-    clock, found = VirtualClock(start=50.0), []
+    clock = VirtualClock(start=50.0)
+    found: list[StepReport] = []
 
     def listening(limits: SchedulerLimits) -> Listening:
         scheduler = Listening(ContinuousSettings(), limits)

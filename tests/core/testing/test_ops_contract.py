@@ -23,12 +23,12 @@ def norm(x, weight, eps):
 
 def add_norm(x, residual, weight, eps):
     total = x + residual
-    return norm(total, weight, eps), total
+    return norm(total, weight, eps).to(x.dtype), total
 
 
 def add_norm_in_place(x, residual, weight, eps):
     residual += x
-    return norm(residual, weight, eps), residual
+    return norm(residual, weight, eps).to(x.dtype), residual
 
 
 def silu(gate_up):

@@ -515,3 +515,21 @@ def test_a_load_waits_for_room_on_the_device_without_a_tray() -> None:
     assert play.cache.match(prefix, 16).ready == 16
     play.cache.withdraw(99)
     play.check()
+
+
+def test_what_waits_for_pages_after_it_was_read_does_not_make_a_tier_slow() -> None:
+    play = Play()
+    play.serve(A)
+    play.empty()
+    prefix = Prefix(list(A))
+    answer = play.cache.allocate(99, prefix, 17, play.cache.match(prefix, 16))
+    assert isinstance(answer, Wait)
+    assert not play.cache.is_coming(answer.ticket)
+    play.clock.seconds += 10.0
+    play.cache.allocate(99, prefix, 17, play.cache.match(prefix, 16))
+    assert play.cache.below.tiers[0].rate(play.clock()) > 1e6
+    play.core.push()
+    play.cache.free(99, 2)
+    play.cache.fence(2)
+    play.settle()
+    play.check()
