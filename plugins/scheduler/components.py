@@ -168,7 +168,7 @@ def camshaft_components() -> list[Component]:
         Component(
             kind="scheduler",
             name="slo",
-            implementation="camshaft.plugins.scheduler.slo:Slo",
+            implementation="camshaft.plugins.scheduler.slo.scheduler:Slo",
             settings=SloSettings,
             summary="least slack first, by priority and deadline; refuses what would be late",
         ),

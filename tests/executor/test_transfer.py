@@ -12,7 +12,7 @@ from camshaft.executor.groups import GroupMemory, allocate_group
 from camshaft.executor.torch_executor import TorchExecutor
 from camshaft.executor.transfer import PageTransfer
 from camshaft.plugins.cache.components import MemorySettings
-from camshaft.plugins.cache.memory_store import MemoryStore
+from camshaft.plugins.cache.stores.memory import MemoryStore
 from camshaft.plugins.hardware.components import CpuSettings
 from camshaft.plugins.hardware.cpu import CpuBackend
 from camshaft.request import RequestOutput

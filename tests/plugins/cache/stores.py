@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from camshaft.contracts.kv_store import StoreSpec
 from camshaft.plugins.cache.components import FilesSettings
-from camshaft.plugins.cache.file_store import FileStore
+from camshaft.plugins.cache.stores.files import FileStore
 from camshaft.testing.kv_store import PAGE
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import pytest
 from camshaft.contracts.kv_store import StoreSpec
 from camshaft.errors import CamshaftError
 from camshaft.plugins.cache.components import FilesSettings
-from camshaft.plugins.cache.file_store import FileStore
+from camshaft.plugins.cache.stores.files import FileStore
 from camshaft.testing.kv_store import PAGE, content, digest, fetched, put
 from tests.plugins.cache.stores import ENTRY, Clock, FailingDisk, files, names
 

@@ -12,7 +12,7 @@ from camshaft.component import Component, Settings
 from camshaft.contracts.cache import CacheSpec, KVManager
 from camshaft.contracts.eviction import EvictionPolicy
 from camshaft.plugins.cache.components import TtlSettings, camshaft_components
-from camshaft.plugins.cache.token_table_manager import RunTable
+from camshaft.plugins.cache.token_table.run_table import RunTable
 from camshaft.testing.cache import use_at_random
 from tests.plugins.cache.tiers import tiered
 

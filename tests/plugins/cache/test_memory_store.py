@@ -8,7 +8,7 @@ import pytest
 from camshaft.contracts.kv_store import StoreSpec, plain_memory
 from camshaft.errors import CamshaftError
 from camshaft.plugins.cache.components import MemorySettings
-from camshaft.plugins.cache.memory_store import MemoryStore
+from camshaft.plugins.cache.stores.memory import MemoryStore
 from camshaft.testing.kv_store import PAGE, content, digest, fetched, put
 
 

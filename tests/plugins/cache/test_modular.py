@@ -10,8 +10,8 @@ from camshaft import CamshaftError
 from camshaft.component import Chosen, Component, Settings
 from camshaft.contracts.cache import CacheSpec, Delta, Hit, KVManager, NoSpace, Prefix, Run
 from camshaft.plugins.cache.components import ModularSettings, camshaft_components
-from camshaft.plugins.cache.modular import Modular
-from camshaft.plugins.cache.token_table_manager import RunTable
+from camshaft.plugins.cache.modular.manager import Modular
+from camshaft.plugins.cache.token_table.run_table import RunTable
 from camshaft.request import CacheScope
 from camshaft.testing.cache import KVManagerContract
 from camshaft.testing.cache_driver import apply, check_books, make_spec, ready, serve, tokens_of

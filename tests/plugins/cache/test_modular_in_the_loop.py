@@ -17,8 +17,8 @@ from camshaft.plugins.cache.components import (
     TokenTableSettings,
     camshaft_components,
 )
-from camshaft.plugins.cache.modular import Modular
-from camshaft.plugins.cache.token_table_manager import RunTable
+from camshaft.plugins.cache.modular.manager import Modular
+from camshaft.plugins.cache.token_table.run_table import RunTable
 from camshaft.plugins.scheduler.components import ContinuousSettings
 from camshaft.plugins.scheduler.continuous import Continuous
 from camshaft.request import Request, TokenSpan

@@ -8,8 +8,8 @@ import pytest
 from camshaft import CamshaftError
 from camshaft.contracts.cache import Delta, GroupSpec, Hit, Prefix
 from camshaft.plugins.cache.components import LruSettings, PagedSettings
-from camshaft.plugins.cache.lru import Lru
 from camshaft.plugins.cache.paged import Paged
+from camshaft.plugins.cache.policies.lru import Lru
 from camshaft.request import CacheScope
 from camshaft.testing.cache_driver import (
     check_books,

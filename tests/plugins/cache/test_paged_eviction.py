@@ -16,11 +16,11 @@ from camshaft.plugins.cache.components import (
     PrioritySettings,
     SlruSettings,
 )
-from camshaft.plugins.cache.gdsf import Gdsf
-from camshaft.plugins.cache.lru import Lru
 from camshaft.plugins.cache.paged import Paged
-from camshaft.plugins.cache.priority import Priority
-from camshaft.plugins.cache.slru import Slru
+from camshaft.plugins.cache.policies.gdsf import Gdsf
+from camshaft.plugins.cache.policies.lru import Lru
+from camshaft.plugins.cache.policies.priority import Priority
+from camshaft.plugins.cache.policies.slru import Slru
 from camshaft.request import CacheScope
 from camshaft.testing.cache_driver import make_spec, open_request, ready, serve, tokens_of
 

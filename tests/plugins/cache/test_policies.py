@@ -16,12 +16,12 @@ from camshaft.plugins.cache.components import (
     SlruSettings,
     TtlSettings,
 )
-from camshaft.plugins.cache.fifo import Fifo
-from camshaft.plugins.cache.gdsf import Gdsf
-from camshaft.plugins.cache.lfu import Lfu
-from camshaft.plugins.cache.priority import Priority
-from camshaft.plugins.cache.slru import Slru
-from camshaft.plugins.cache.ttl import Ttl
+from camshaft.plugins.cache.policies.fifo import Fifo
+from camshaft.plugins.cache.policies.gdsf import Gdsf
+from camshaft.plugins.cache.policies.lfu import Lfu
+from camshaft.plugins.cache.policies.priority import Priority
+from camshaft.plugins.cache.policies.slru import Slru
+from camshaft.plugins.cache.policies.ttl import Ttl
 from camshaft.testing.eviction import EvictionPolicyContract
 
 

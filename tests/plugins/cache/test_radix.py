@@ -9,8 +9,8 @@ import pytest
 from camshaft import CamshaftError
 from camshaft.contracts.cache import Delta, GroupSpec, Hit, Prefix, TableWrite
 from camshaft.plugins.cache.components import LruSettings, RadixSettings
-from camshaft.plugins.cache.lru import Lru
-from camshaft.plugins.cache.radix import Radix
+from camshaft.plugins.cache.policies.lru import Lru
+from camshaft.plugins.cache.radix.manager import Radix
 from camshaft.testing.cache_driver import make_spec, open_request, ready, serve, tokens_of
 
 

@@ -4,7 +4,7 @@ from typing import ClassVar
 
 from camshaft.contracts.cache import CacheSpec
 from camshaft.plugins.cache.components import RadixSettings
-from camshaft.plugins.cache.radix import Radix
+from camshaft.plugins.cache.radix.manager import Radix
 from camshaft.testing.cache import KVManagerContract
 
 

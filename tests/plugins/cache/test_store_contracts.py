@@ -7,8 +7,8 @@ import pytest
 
 from camshaft.contracts.kv_store import KVStore, StoreSpec
 from camshaft.plugins.cache.components import MemorySettings
-from camshaft.plugins.cache.file_store import FileStore
-from camshaft.plugins.cache.memory_store import MemoryStore
+from camshaft.plugins.cache.stores.files import FileStore
+from camshaft.plugins.cache.stores.memory import MemoryStore
 from camshaft.testing.kv_store import KVStoreContract
 from tests.plugins.cache.stores import files
 

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from camshaft.contracts.kv_store import KVStore
-from camshaft.plugins.cache.store_queue import Done, StoreQueue
+from camshaft.plugins.cache.stores.queue import Done, StoreQueue
 from camshaft.testing.kv_store import PAGE, content, digest
 
 

@@ -14,8 +14,8 @@ from camshaft.contracts.kv_store import KVStore
 from camshaft.contracts.moves import Moved
 from camshaft.errors import CamshaftError
 from camshaft.plugins.cache.components import TieredSettings
-from camshaft.plugins.cache.memory_store import MemoryStore
-from camshaft.plugins.cache.tiered import Tiered
+from camshaft.plugins.cache.stores.memory import MemoryStore
+from camshaft.plugins.cache.tiered.manager import Tiered
 from camshaft.request import EVERYWHERE, CacheScope
 from camshaft.testing.cache_core import ModelCore
 from camshaft.testing.cache_driver import make_spec, tokens_of

@@ -7,8 +7,8 @@ from typing import ClassVar
 import pytest
 
 from camshaft.contracts.cache import CacheSpec
-from camshaft.plugins.cache.tiered import Tiered
-from camshaft.plugins.cache.tiered_units import Units
+from camshaft.plugins.cache.tiered.manager import Tiered
+from camshaft.plugins.cache.tiered.units import Units
 from camshaft.testing.cache import KVManagerContract, use_at_random
 from camshaft.testing.cache_tiers import Tiers
 from camshaft.testing.eviction import LeastRecent

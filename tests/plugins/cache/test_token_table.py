@@ -10,8 +10,8 @@ from camshaft.compose import draw
 from camshaft.contracts.cache import Delta, GroupSpec, NoSpace, Prefix, Wait
 from camshaft.errors import RecipeError
 from camshaft.plugins.cache.components import LruSettings, TokenTableSettings
-from camshaft.plugins.cache.lru import Lru
-from camshaft.plugins.cache.token_table import TokenTable
+from camshaft.plugins.cache.policies.lru import Lru
+from camshaft.plugins.cache.token_table.manager import TokenTable
 from camshaft.testing.cache_driver import (
     check_books,
     make_spec,

@@ -4,8 +4,8 @@ from typing import ClassVar
 
 from camshaft.contracts.cache import CacheSpec
 from camshaft.plugins.cache.components import TokenTableSettings
-from camshaft.plugins.cache.token_table import TokenTable
-from camshaft.plugins.cache.token_table_manager import RunTable
+from camshaft.plugins.cache.token_table.manager import TokenTable
+from camshaft.plugins.cache.token_table.run_table import RunTable
 from camshaft.testing.cache import KVManagerContract
 
 

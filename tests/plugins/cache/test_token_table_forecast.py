@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from camshaft.plugins.cache.token_table_forecast import Forecast
+from camshaft.plugins.cache.token_table.forecast import Forecast
 
 
 def simulated(now: list[int], left: list[int], lag: int) -> int:

@@ -8,7 +8,7 @@ from camshaft.contracts.cache import CacheSpec
 from camshaft.contracts.scheduler import SchedulerLimits
 from camshaft.loop.engine import Engine
 from camshaft.plugins.cache.components import TokenTableSettings
-from camshaft.plugins.cache.token_table import TokenTable
+from camshaft.plugins.cache.token_table.manager import TokenTable
 from camshaft.plugins.scheduler.components import ContinuousSettings
 from camshaft.plugins.scheduler.continuous import Continuous
 from camshaft.testing.engines import make_request, model_free_engine, run_to_end

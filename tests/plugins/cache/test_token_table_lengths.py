@@ -6,8 +6,8 @@ import pytest
 
 from camshaft.contracts.cache import Delta, Prefix, Wait
 from camshaft.plugins.cache.components import TokenTableSettings
-from camshaft.plugins.cache.token_table import TokenTable
-from camshaft.plugins.cache.token_table_lengths import Lengths
+from camshaft.plugins.cache.token_table.lengths import Lengths
+from camshaft.plugins.cache.token_table.manager import TokenTable
 from camshaft.testing.cache_driver import make_spec
 
 PROMPT = [1, 2, 3]

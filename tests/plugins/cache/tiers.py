@@ -11,7 +11,7 @@ from camshaft.plugins.cache.components import (
     TieredSettings,
     camshaft_components,
 )
-from camshaft.plugins.cache.tiered import Tiered
+from camshaft.plugins.cache.tiered.manager import Tiered
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -16,7 +16,7 @@ from camshaft.plugins.cache.components import PagedSettings
 from camshaft.plugins.cache.paged import Paged
 from camshaft.plugins.scheduler.components import ContinuousSettings, SloSettings
 from camshaft.plugins.scheduler.continuous import Continuous
-from camshaft.plugins.scheduler.slo import Slo
+from camshaft.plugins.scheduler.slo.scheduler import Slo
 from camshaft.request import RequestOutput
 from camshaft.testing.engines import collect, make_request, model_free_engine
 from camshaft.testing.scheduler import SchedulerContract

@@ -13,7 +13,7 @@ from camshaft.loop.clock import VirtualClock
 from camshaft.loop.engine import Engine
 from camshaft.plugins.scheduler.components import FittedSettings, SloSettings
 from camshaft.plugins.scheduler.fitted import Fitted
-from camshaft.plugins.scheduler.slo import Slo
+from camshaft.plugins.scheduler.slo.scheduler import Slo
 from camshaft.request import Request, RequestOutput
 from camshaft.testing.engines import collect, make_request, model_free_engine
 from camshaft.testing.predictor import DEVICE, MODEL

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from camshaft.plugins.scheduler.components import SloSettings
-from camshaft.plugins.scheduler.slo import Slo
-from camshaft.plugins.scheduler.slo_retry import Retry
+from camshaft.plugins.scheduler.slo.retry import Retry
+from camshaft.plugins.scheduler.slo.scheduler import Slo
 from camshaft.testing.engines import make_request, model_free_engine
 
 

@@ -19,8 +19,8 @@ from typing import Any
 import httpx
 import pytest
 
-from camshaft.plugins.cache.file_entry import EntryFormat
-from camshaft.plugins.cache.memory_store import MemoryStore
+from camshaft.plugins.cache.stores.file_entry import EntryFormat
+from camshaft.plugins.cache.stores.memory import MemoryStore
 from camshaft.testing.toy import LLAMA, pool
 
 PAGE = 16

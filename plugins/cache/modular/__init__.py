@@ -1,0 +1,1 @@
+"""KV manager `modular`: prompts composed of modules."""

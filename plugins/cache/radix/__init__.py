@@ -1,0 +1,1 @@
+"""KV manager `radix`: a tree over runs of tokens."""

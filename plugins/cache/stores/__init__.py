@@ -1,0 +1,1 @@
+"""Where tiers keep pages, and the threads that bring them there."""

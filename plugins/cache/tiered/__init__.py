@@ -1,0 +1,1 @@
+"""KV manager `tiered`: pages beyond the device, in tiers."""

@@ -1,0 +1,1 @@
+"""KV manager `token_table`: pages of one token."""

@@ -1,0 +1,1 @@
+"""Scheduler `slo`: priorities and deadlines."""
