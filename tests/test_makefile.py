@@ -25,7 +25,11 @@ def make(*words: str) -> subprocess.CompletedProcess[str]:
     [
         ("test", ["python -m pytest"]),
         ("check", ["ruff format --check", "ruff check", "mypy", "lint-imports"]),
-        ("quick", ["ruff check", "mypy", 'not slow and not real and not gpu"']),
+        ("quick", ["ruff check", "mypy", 'not slow and not real and not gpu and not compiled"']),
+        (
+            "kernels",
+            ["TRITON_INTERPRET=1", "-m 'interpreted and not slow'", "-m 'compiled and not slow'"],
+        ),
         ("fix", ["ruff format", "ruff check --fix", "python -m docs.tables"]),
         ("link", ["install --quiet --no-deps --no-build-isolation --editable ."]),
     ],
@@ -51,4 +55,5 @@ def test_a_fresh_clone_installs_the_torch_that_was_asked_for() -> None:
 
 def test_make_alone_lists_every_target() -> None:
     listed = {line.split()[1] for line in make().stdout.splitlines()}
-    assert listed == {"help", "setup", "link", "serve", "test", "quick", "check", "fix", "clean"}
+    most = {"help", "setup", "link", "serve", "test", "kernels", "quick", "check", "fix", "clean"}
+    assert listed == most
