@@ -140,7 +140,7 @@ def _other_policies() -> list[Component]:
         Component(
             kind="eviction",
             name=name,
-            implementation=f"camshaft.plugins.cache.{name}:{policy}",
+            implementation=f"camshaft.plugins.cache.policies.{name}:{policy}",
             settings=settings,
             summary=summary,
         )
