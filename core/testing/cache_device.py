@@ -96,6 +96,8 @@ class Device:
     Attributes:
         spec: Of the manager.
         slots: Contents of pages that were written.
+        left: What pages held when they were handed out, which a device overwrites only when the
+            next step is launched: moves that begin before it still find it.
         touched: Pages of each step that is not known to be complete.
         leased: Pages of each lease.
         distrusted: Writers whose pages must not be reused.
@@ -103,6 +105,7 @@ class Device:
 
     spec: CacheSpec
     slots: dict[PageId, list[Slot | None]] = field(default_factory=dict)
+    left: dict[PageId, list[Slot | None]] = field(default_factory=dict)
     touched: dict[int, set[PageId]] = field(default_factory=dict)
     leased: dict[str, set[PageId]] = field(default_factory=dict)
     distrusted: set[object] = field(default_factory=set)
@@ -154,11 +157,12 @@ class Device:
             assert one not in pages, f"{one} was given out although lease '{name}' holds it"
         for step, pages in self.touched.items():
             assert one not in pages, f"{one} was given out while step {step} may still touch it"
+        self.left.setdefault(one, self._slots(one))
         self.slots[one] = [None] * self.spec.page_tokens
 
     def content(self, page: PageId) -> list[Slot | None]:
-        """Return what a page holds now."""
-        return list(self._slots(page))
+        """Return what a page holds, or held until it was handed out since the last moves began."""
+        return list(self.left.get(page, self._slots(page)))
 
     def load(self, page: PageId, slots: list[Slot | None]) -> None:
         """Fill a page from a tier, and check that nobody has it."""

@@ -79,6 +79,7 @@ class Tiers:
         for one in moves.exports:
             pages = [self._keep(device, PageId(one.group, page)) for page in one.pages]
             self._begin(one, pages, exports=True)
+        device.left.clear()  # what follows writes
         for one in moves.loads:
             pages = _pages(one.tray)[: len(one.pages)]
             for page, content in zip(one.pages, pages, strict=True):

@@ -29,14 +29,15 @@ class Sound:
 
 
 class ExportsTooLate(Sound):
-    """Pages are read a turn after they were given up."""
+    """Pages are read behind a step that was launched after they were given up."""
 
-    held: tuple[PageMove, ...] = ()
+    held: tuple[tuple[PageMove, ...], ...] = ((), ())
 
     def take_moves(self) -> Moves:
         moves = self.sound.take_moves()
-        held, self.held = self.held, moves.exports
-        return Moves(held, moves.loads)
+        first, *others = (*self.held, moves.exports)
+        self.held = tuple(others)
+        return Moves(first, moves.loads)
 
 
 class LoadsInAnotherOrder(Sound):
