@@ -29,7 +29,7 @@ from .arrivals import ARRIVALS, draw
 from .goodput import TPOT_S, TTFT_S, Drive, Summary
 from .lines import draw as picture
 from .results import RESULTS, Figure, device, new_run, write
-from .step_times import StepModel, TimedExecutor, measure
+from .step_times import StepModel, measure, timed_executor
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -97,7 +97,7 @@ class Bench:
         clock = VirtualClock()
         recipe = open_recipe(RECIPE, (*overrides, "engine.executor=null"))
         engine = compose(recipe, clock=clock).engine
-        engine.parts.executor = TimedExecutor(clock, self._model)
+        engine.parts.executor = timed_executor(clock, self._model)
         return Drive(engine, VOCAB)
 
     def _run(self, case: str, arrivals: str, rate: float) -> tuple[Summary, ...]:

@@ -16,14 +16,13 @@ import numpy as np
 from camshaft import open_recipe
 from camshaft.compose import compose
 from camshaft.contracts.predictor import StepShape, StepTimePredictor
-from camshaft.contracts.scheduler import Rows
 from camshaft.executor.null import NullExecutor
 from camshaft.testing.engines import make_request
+from camshaft.testing.timed import TimedExecutor
 
 if TYPE_CHECKING:
     from camshaft.loop.clock import VirtualClock
     from camshaft.loop.engine import Engine
-    from camshaft.step import Step, StepOutput
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,33 +138,6 @@ def _medians(seen: list[tuple[StepShape, float]]) -> list[tuple[StepShape, float
     ]
 
 
-class TimedExecutor(NullExecutor):
-    """Computes nothing, and takes as long as a formula says, in virtual time."""
-
-    immediate = False  # a step ends when it is waited for
-
-    def __init__(self, clock: VirtualClock, model: StepModel) -> None:
-        super().__init__(token=1000, pack=False)
-        self._clock = clock
-        self._model = model
-        self._ends: dict[int, float] = {}
-        self._free_at = 0.0
-
-    def launch(self, step: Step) -> None:
-        """Begin when the step before has ended."""
-        super().launch(step)
-        counts = np.diff(step.starts)
-        shape = StepShape(
-            requests=len(counts),
-            tokens=int(counts.sum()),
-            decode_tokens=step.decode_requests,
-            context=int((step.context + counts).sum()),
-            logits_rows=int((step.rows == Rows.LAST).sum()),
-        )
-        begin = max(self._clock.now(), self._free_at)
-        self._free_at = self._ends[step.id] = begin + self._model.seconds(shape)
-
-    def wait(self, step: int) -> StepOutput:
-        """Let time pass until it has ended."""
-        self._clock.advance_to(max(self._clock.now(), self._ends.pop(step)))
-        return super().wait(step)
+def timed_executor(clock: VirtualClock, model: StepModel) -> TimedExecutor:
+    """Return one that computes nothing, and takes as long as a formula says, in virtual time."""
+    return TimedExecutor(NullExecutor(token=1000, pack=False), clock, model.seconds)

@@ -11,7 +11,7 @@ from benchmarks.arrivals import ANSWER, PROMPT, Order, draw, quantile
 from benchmarks.goodput import Drive, Served, Summary
 from benchmarks.lines import draw as picture
 from benchmarks.schedulers import CASES, Bar, Bench, Load
-from benchmarks.step_times import StepModel, TimedExecutor, fit
+from benchmarks.step_times import StepModel, fit, timed_executor
 from camshaft.contracts.predictor import StepShape
 from camshaft.loop.clock import VirtualClock
 from camshaft.testing.engines import model_free_engine
@@ -54,7 +54,7 @@ def drive(clock: VirtualClock, *orders: tuple[float, int, int]) -> list[Served]:
     engine = model_free_engine(
         lambda limits: scheduler("continuous", limits),
         clock=clock,
-        executor=TimedExecutor(clock, MODEL),
+        executor=timed_executor(clock, MODEL),
         pages=200,
         depth=0,
     )
@@ -74,7 +74,7 @@ def test_a_step_that_is_launched_early_ends_after_the_one_before_it() -> None:
     engine = model_free_engine(
         lambda limits: scheduler("continuous", limits),
         clock=clock,
-        executor=TimedExecutor(clock, MODEL),
+        executor=timed_executor(clock, MODEL),
         depth=1,
     )
     (one,) = Drive(engine, 1000).run([Order(0.0, 10, 3, is_high=False)])
