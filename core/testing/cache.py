@@ -82,7 +82,7 @@ class KVManagerContract(CapacityPromises, PrefixPromises, ScopePromises, WindowP
             tiered=self.tiered,
         )
         wanted = [*_OFTEN, *(["pass"] if "sliding" in self.kinds else [])]
-        if self.tiered:  # threads decide how a run goes on, and new versions are rare in some
+        if self.tiered:  # runs depend on more than the seed, and new versions are rare in some
             wanted = [*(one for one in wanted if one != "version"), "transfer", "withdraw", "move"]
         never = [what for what in wanted if not seen[what]]
         assert not never, f"in random use this never happened: {', '.join(never)}"
