@@ -25,6 +25,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
+from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -45,7 +46,8 @@ twice, metadata twice, hooks twice.
 
 MOST_INT = 2**31 - 1
 
-_ahead: ContextVar[bool] = ContextVar("compiling ahead", default=False)
+_knowing = Lock()
+_ahead: ContextVar[dict[object, object] | None] = ContextVar("compiling ahead", default=None)
 
 
 class _Kinds(NamedTuple):
@@ -110,10 +112,10 @@ class KernelLaunch:
         try:
             kinds = self._kinds[types]
         except KeyError:
-            kinds = self._kinds[types] = self._sort(types)
+            kinds = self._kinds.setdefault(types, self._sort(types))
         runtime = self._runtime
         if runtime is None or kinds is None or runtime.watched():
-            self._through_triton(grid, args)
+            self._through_triton(grid, args, kinds)
             return
         device = runtime.device()
         values: list[Any] = list(args)
@@ -124,16 +126,22 @@ class KernelLaunch:
             kinds.compiled[key] = _compiled(self._kernel[grid](*args, **self._constants))
             return
         if compiled is None:
-            self._through_triton(grid, args)
+            self._through_triton(grid, args, kinds)
             return
         stream, function, before = runtime.stream(device), compiled.function, compiled.before
         compiled.launch(*grid, stream, function, *before, *values, *self._after)
 
-    def _through_triton(self, grid: tuple[int, int, int], args: tuple[object, ...]) -> None:
-        if _ahead.get():
-            self._kernel.warmup(*args, grid=grid, **self._constants)
-        else:
+    def _through_triton(
+        self, grid: tuple[int, int, int], args: tuple[object, ...], kinds: _Kinds | None
+    ) -> None:
+        asked = _ahead.get()
+        if asked is None:
             self._kernel[grid](*args, **self._constants)
+            return
+        key = None if kinds is None else (id(kinds), _replace(list(args), kinds, 0))
+        if key is None or key not in asked:  # Triton would make its own key anew, in 0.4 ms
+            asked[key] = kinds  # kept, for its id not to become another one's
+            self._kernel.warmup(*args, grid=grid, **self._constants)
 
     def _sort(self, types: tuple[type, ...]) -> _Kinds | None:
         """Sort arguments by type; None if there are types that are not understood."""
@@ -154,11 +162,13 @@ def launcher(kernel: Any, **constants: object) -> KernelLaunch:  # noqa: ANN401 
 def know_the_compiler() -> None:
     """Let Triton take its own fingerprint, a part of every key of its cache: it reads 400 MB.
 
-    Once in a process; best in a thread, early.
+    Once in a process; best in a thread, early. Whoever needs it then waits here for that thread:
+    Triton would begin anew.
     """
     from triton.runtime.cache import triton_key
 
-    triton_key()
+    with _knowing:
+        triton_key()
 
 
 @contextmanager
@@ -174,19 +184,24 @@ def compiling_ahead(threads: int) -> Iterator[None]:
     """
     from triton import AsyncCompileMode
 
-    device = torch.cuda.current_device() if torch.cuda.is_initialized() else None
-    pool = ThreadPoolExecutor(threads, initializer=_use, initargs=(device,))
+    pool = ThreadPoolExecutor(threads, initializer=same_device())
     with pool, AsyncCompileMode(_Loading(pool), ignore_errors=True):
-        token = _ahead.set(True)
+        token = _ahead.set({})
         try:
             yield
         finally:
             _ahead.reset(token)
 
 
-def _use(device: int | None) -> None:
-    if device is not None:
-        torch.cuda.set_device(device)  # every thread has its own
+def compiles_only() -> bool:
+    """Return whether this thread is within `compiling_ahead`: what it computes is void."""
+    return _ahead.get() is not None
+
+
+def same_device() -> Callable[[], None]:
+    """Return what makes this thread's current device that of another one: each has its own."""
+    device = torch.cuda.current_device() if torch.cuda.is_initialized() else None
+    return lambda: None if device is None else torch.cuda.set_device(device)
 
 
 class _Loading:
@@ -263,7 +278,7 @@ class Runtime:
             or _calls(options.launch_exit_hook)
             or options.debug
             or self._knobs.compilation.instrumentation_mode != ""
-            or _ahead.get()
+            or compiles_only()
         )
 
 

@@ -27,6 +27,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
         logit_bias: Added to the logits, by token id.
         seed: Of the request's own random numbers; None lets the engine draw one.
         logprobs: Alternatives to report for each token, or None for no logprobs.
+        prompt_logprobs: The same for each token of the prompt but the first. What it is not yet
+            reported of is computed for this request: the cache serves nothing of it.
         stop: Stop strings, matched on text by whoever detokenises.
         stop_token_ids: Token ids that end the request, kept even under `ignore_eos`.
         min_tokens: Before so many tokens neither EOS nor a stop id can be chosen.
@@ -47,6 +49,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     logit_bias: dict[int, float] = {}
     seed: int | None = None
     logprobs: int | None = None
+    prompt_logprobs: int | None = None
     stop: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
     min_tokens: int = 0
@@ -168,13 +171,15 @@ class TokenLogprobs(msgspec.Struct, frozen=True):
     top_logprobs: list[float]
 
 
-class RequestOutput(msgspec.Struct, kw_only=True):
+class RequestOutput(msgspec.Struct, kw_only=True, gc=False):
     """What a settled step adds to one request.
 
     Attributes:
         id: The request's.
         token_ids: New ids, in order. An EOS or stop id that ended the request is the last.
         logprobs: One for each new id when asked for, else empty.
+        prompt_logprobs: When asked for: of the next prompt tokens, from the second on, that a chunk
+            of the prompt brought. All came when the first new id comes.
         finish: Why the request ended, or None while it runs.
         stop_id: The id that ended it, when one did.
         cached_tokens: Prompt tokens served from the cache, known from the first output on.
@@ -185,6 +190,7 @@ class RequestOutput(msgspec.Struct, kw_only=True):
     id: str
     token_ids: list[int] = []
     logprobs: list[TokenLogprobs] = []
+    prompt_logprobs: list[TokenLogprobs] = []
     finish: FinishReason | None = None
     stop_id: int | None = None
     cached_tokens: int = 0

@@ -6,8 +6,11 @@ needs one copy. Floats and 64-bit seeds travel as their bits.
 
 from __future__ import annotations
 
+from array import array
 from dataclasses import dataclass, field, fields
+from itertools import accumulate
 from operator import attrgetter
+from struct import pack
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,7 +23,7 @@ if TYPE_CHECKING:
     Int32 = NDArray[np.int32]
     Float32 = NDArray[np.float32]
 
-FORMAT = 2
+FORMAT = 4
 """Version of the packed form; an executor refuses another one."""
 
 FROM_DEVICE = -1
@@ -57,9 +60,15 @@ class Ragged:
     @classmethod
     def of(cls, lists: Sequence[Sequence[int]]) -> Ragged:
         """Join `lists`."""
-        offsets = np.zeros(len(lists) + 1, dtype=np.int32)
-        np.cumsum([len(one) for one in lists], out=offsets[1:])
-        return cls(offsets, int32([value for one in lists for value in one]))
+        offsets = int32([*accumulate(map(len, lists), initial=0)])
+        if lists and isinstance(lists[0], array):  # mostly all are
+            joined = array("i")
+            for one in lists:
+                joined.extend(one)
+            return cls(offsets, int32(joined))
+        values = [value for one in lists for value in one]
+        packed = bytearray(pack(f"{len(values)}i", *values))  # ten times as fast as numpy
+        return cls(offsets, np.frombuffer(packed, dtype=np.int32))
 
     def __getitem__(self, index: int) -> Int32:
         return self.values[self.offsets[index] : self.offsets[index + 1]]
@@ -142,6 +151,9 @@ class Step:
         drafts: [B] draft tokens at the end of each request's tokens.
         rows: [B] `Rows` value: which positions get logits.
         tokens: [T] ids, or `FROM_DEVICE`, or `FROM_DRAFTS`.
+        nano_batch: [B] number of the nano-batch of each request, or empty. Those of different ones
+            may run side by side, as none reads what another one writes; to run all at once, or in
+            any order, gives the same.
         admissions: Slots that change hands.
         write_group: [W] table writes: KV group,
         write_slot: [W] slot,
@@ -150,6 +162,8 @@ class Step:
         copies: [C, 3] group, source page, target page. Done before anything else.
         fresh: [Z, 2] group, page: pages that change hands, whose old content must not be seen.
             Filled only for executors that ask for it.
+        reads: [L, 3] index into `tokens`, a token id, a number of alternatives: to report is the
+            logprob of that id by the logits at that place, and the best alternatives.
     """
 
     id: int = 0
@@ -160,6 +174,7 @@ class Step:
     drafts: Int32 = field(default_factory=_nothing)
     rows: Int32 = field(default_factory=_nothing)
     tokens: Int32 = field(default_factory=_nothing)
+    nano_batch: Int32 = field(default_factory=_nothing)
     admissions: Admissions = field(default_factory=Admissions)
     write_group: Int32 = field(default_factory=_nothing)
     write_slot: Int32 = field(default_factory=_nothing)
@@ -167,13 +182,18 @@ class Step:
     write_pages: Ragged = field(default_factory=_empty_ragged)
     copies: Int32 = field(default_factory=lambda: np.zeros((0, 3), dtype=np.int32))
     fresh: Int32 = field(default_factory=lambda: np.zeros((0, 2), dtype=np.int32))
+    reads: Int32 = field(default_factory=lambda: np.zeros((0, 3), dtype=np.int32))
 
     def pack(self) -> Int32:
-        """Return the step as one int32 array: version, then each array's size and bits."""
-        arrays = _arrays(self)
-        sizes = int32([array.size for array in arrays])
+        """Return the step as one int32 array: version, then each array's size and bits.
+
+        The arrays of `admissions` come last, and are left out if there are none.
+        """
+        arrays = _own(self) + (_admitted(self) if len(self.admissions) else ())
+        sizes = [array.size for array in arrays]
+        head = int32([FORMAT, self.id, self.decode_requests, len(sizes), *sizes])
         filled = [array.reshape(-1).view(np.int32) for array in arrays if array.size]
-        return np.concatenate([int32([FORMAT, self.id, self.decode_requests]), sizes, *filled])
+        return np.concatenate([head, *filled])
 
     @classmethod
     def unpack(cls, packed: Int32) -> Step:
@@ -185,9 +205,9 @@ class Step:
         if int(packed[0]) != FORMAT:
             raise ValueError(f"step format {int(packed[0])}, this executor reads {FORMAT}")
         step = cls(id=int(packed[1]), decode_requests=int(packed[2]))
-        sizes = packed[3 : 3 + len(_NAMES)]
-        at = 3 + len(_NAMES)
-        for path, like, size in zip(_NAMES, _arrays(step), sizes.tolist(), strict=True):
+        at = 4 + int(packed[3])
+        sizes, arrays = packed[4:at].tolist(), _own(step) + _admitted(step)
+        for path, like, size in zip(_NAMES, arrays, sizes, strict=False):
             array = packed[at : at + size].view(like.dtype).reshape(-1, *like.shape[1:])
             *owners, name = path.split(".")
             setattr(attrgetter(".".join(owners))(step) if owners else step, name, array)
@@ -207,13 +227,16 @@ def _names(owner: object, before: str = "") -> list[str]:
     return found
 
 
-_NAMES = _names(Step())
-_arrays: Callable[[Step], tuple[NDArray[np.int32], ...]] = attrgetter(*_NAMES)
+_OF_ADMISSIONS = _names(Admissions(), "admissions.")
+_NAMES = [*(one for one in _names(Step()) if one not in _OF_ADMISSIONS), *_OF_ADMISSIONS]
+_own: Callable[[Step], tuple[NDArray[np.int32], ...]]
+_own = attrgetter(*_NAMES[: -len(_OF_ADMISSIONS)])
+_admitted: Callable[[Step], tuple[NDArray[np.int32], ...]] = attrgetter(*_OF_ADMISSIONS)
 
 
 @dataclass(slots=True)
 class LogprobRows:
-    """Logprobs of the sampled tokens that asked for them; L of them, N alternatives at most.
+    """Logprobs of sampled or prompt tokens, where asked for; L of them, N alternatives at most.
 
     Attributes:
         row: [L] index of the request in the step.
@@ -240,9 +263,11 @@ class StepOutput:
         id: The step's.
         tokens: [B, 1 + K] chosen ids, valid up to `counts`.
         counts: [B] how many; 0 for requests without logits in this step.
-        finite: [B] False where a row of logits held a NaN or no finite value at all.
+        finite: [B] False where a row of logits held a NaN or no finite value at all, also one of
+            `Step.reads`.
         logprobs: When any request asked for them.
         drafts: [B, K] draft tokens for the next step, for grammars; empty without a speculator.
+        reads: Of `Step.reads`, in their order.
     """
 
     id: int
@@ -251,3 +276,4 @@ class StepOutput:
     finite: NDArray[np.bool_]
     logprobs: LogprobRows | None = None
     drafts: Int32 = field(default_factory=lambda: np.zeros((0, 0), dtype=np.int32))
+    reads: LogprobRows | None = None

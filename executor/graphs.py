@@ -59,15 +59,19 @@ class _Recording:
 class DecodeGraphs:
     """Records a decode step when it is first needed, and replays it after that."""
 
-    def __init__(self, executor: TorchExecutor, most_requests: int, room: int) -> None:
+    def __init__(
+        self, executor: TorchExecutor, most_requests: int, room: int, lane: int = 0
+    ) -> None:
         """Record nothing yet.
 
         Args:
             executor: Whose model, memory and state the graphs run on.
             most_requests: Largest step.
             room: Longest sequence; attention plans for it.
+            lane: See `HardwareBackend.capture`.
         """
         self.executor = executor
+        self.lane = lane
         self.sizes = padded_sizes(most_requests)
         self.room = room
         self.replays = 0
@@ -153,7 +157,7 @@ class DecodeGraphs:
             logits = self._step(slots, metas)
             return (logits if choice is None else self.executor.choose(choice, logits, slots),)
 
-        graph = self.executor.parts.hardware.capture(step)
+        graph = self.executor.parts.hardware.capture(step, self.lane)
         graph.share()
         return _Recording(slots, metas, graph, held, [None] * len(metas))
 

@@ -9,7 +9,7 @@ import numpy as np
 from camshaft.contracts.executor import Executor
 from camshaft.contracts.moves import Moved
 from camshaft.contracts.scheduler import Rows
-from camshaft.step import Step, StepOutput
+from camshaft.step import LogprobRows, Step, StepOutput, int32
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from camshaft.contracts.moves import PageMove
+
+
+_LAST, _DRAFTS = int(Rows.LAST), int(Rows.DRAFTS)
 
 
 class NoTray:
@@ -58,9 +61,11 @@ class NullExecutor(Executor):
         """Prepare the answer."""
         if self.pack:
             step.pack()
-        counts = ((step.rows == Rows.LAST) | (step.rows == Rows.DRAFTS)).astype(np.int32)
+        counts = ((step.rows == _LAST) | (step.rows == _DRAFTS)).astype(np.int32)
         tokens = np.full((len(counts), 1), self.token, dtype=np.int32)
-        self._steps[step.id] = StepOutput(step.id, tokens, counts, np.ones(len(counts), np.bool_))
+        self._steps[step.id] = StepOutput(
+            step.id, tokens, counts, np.ones(len(counts), np.bool_), reads=_reads(step)
+        )
 
     def sample(self, step: int, masks: NDArray[np.int32] | None = None) -> None:
         """Do nothing."""
@@ -81,3 +86,15 @@ class NullExecutor(Executor):
         """Return all moves since the last call."""
         moved, self._moved = self._moved, []
         return moved
+
+
+def _reads(step: Step) -> LogprobRows | None:
+    """Return reports on prompt tokens without alternatives: each was sure."""
+    count = len(step.reads)
+    if not count:
+        return None
+    owners = np.searchsorted(step.starts, step.reads[:, 0], side="right") - 1
+    nothing = np.zeros(count, dtype=np.float32)
+    empty = np.zeros((count, 0), dtype=np.int32)
+    ones = np.ones(count, dtype=np.int32)
+    return LogprobRows(int32(owners), ones - 1, nothing, ones, empty, empty.astype(np.float32))

@@ -17,6 +17,8 @@ from camshaft.contracts.model import Handover
 from camshaft.contracts.quant import StepContext
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from camshaft.contracts.hardware import Outputs, Recording
     from camshaft.contracts.model import Layer
 
@@ -42,14 +44,16 @@ def token_sizes(most: int) -> list[int]:
 class LayerGraphs:
     """Records the pieces of a size when it first occurs, and replays them after that."""
 
-    def __init__(self, executor: TorchExecutor, most_tokens: int) -> None:
+    def __init__(self, executor: TorchExecutor, most_tokens: int, lane: int = 0) -> None:
         """Record nothing yet.
 
         Args:
             executor: Whose model and memory the pieces run on.
             most_tokens: Of a step.
+            lane: See `HardwareBackend.capture`.
         """
         self.executor = executor
+        self.lane = lane
         self.sizes = token_sizes(most_tokens)
         self.replays = 0
         device = executor.parts.state.device
@@ -57,14 +61,15 @@ class LayerGraphs:
         self._attended: dict[tuple[int, torch.dtype], torch.Tensor] = {}
         self._recorded: dict[int, _Chain] = {}
 
-    def run(self, tensors: StepTensors) -> Handover:
-        """Run all layers.
+    def by_layer(self, tensors: StepTensors) -> Iterator[Handover | None]:
+        """Run all layers, one at a time; the last one with what follows.
 
         Args:
             tensors: Of a step of at most `most_tokens` tokens.
 
-        Returns:
-            The last hand-over, at least [T, C]; rows beyond T are void. Good until the next run.
+        Yields:
+            Behind the last layer its hand-over, at least [T, C]; rows beyond T are void. Good until
+            the next run.
         """
         count = len(tensors.tokens)
         size = self.sizes[int(np.searchsorted(self.sizes, count))]
@@ -73,6 +78,8 @@ class LayerGraphs:
             chain = self._recorded[size] = _Chain(self, size)
         self._tokens[:count] = tensors.tokens
         for index, layer in enumerate(self.executor.parts.model.layers):
+            if index:
+                yield None
             qkv = chain.replay(index)[0]
             assert qkv is not None
             out = self.attended(layer, qkv.dtype)
@@ -80,7 +87,7 @@ class LayerGraphs:
         self.replays += 1
         hidden, residual = chain.replay(-1)
         assert hidden is not None
-        return Handover(hidden, residual)
+        yield Handover(hidden, residual)
 
     @staticmethod
     def allowed(executor: TorchExecutor) -> bool:
@@ -114,8 +121,9 @@ class _Chain:
         self._results: list[Outputs] = [()] * (count + 1)
         self._pieces: list[Recording] = []
         for index in range(count + 1):
-            recording = parts.hardware.capture(partial(self._piece, index))
-            self._results[index] = recording.replay()
+            # not replayed for its results: where they stand is known, and of a long step each
+            # replay takes as long as the step
+            recording = parts.hardware.capture(partial(self._piece, index), graphs.lane)
             self._pieces.append(recording)
             if index:  # nothing reads the results before these any more
                 self._pieces[index - 1].share()
@@ -128,6 +136,11 @@ class _Chain:
         return results
 
     def _piece(self, index: int) -> Outputs:
+        """Run a piece; what it returned last is read by the next one."""
+        results = self._results[index] = self._run(index)
+        return results
+
+    def _run(self, index: int) -> Outputs:
         """Finish the layer before `index` and begin the one there; the ends lack one of these."""
         model = self._graphs.executor.parts.model
         if index == 0:

@@ -15,9 +15,15 @@ import numpy as np
 from camshaft.contracts.attention import SharedPrefixes
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
+    from camshaft.contracts.speculator import Speculator
     from camshaft.step import Int32, Step
+
+    from .groups import GroupMemory
+    from .state import DeviceState
 
 LEAST_REQUESTS = 4  # of a group: a tile of queries is computed whole, however few are in it
 LEAST_TOKENS = 256  # of a prefix: the pieces of a shorter one are merged for longer than read
@@ -209,3 +215,20 @@ def best_runs(common: NDArray[np.integer]) -> list[Run]:
             nested.append(Run(pages, inner.first))
         nested[-1].take(inner)
     return nested[0].inside
+
+
+def followed(
+    groups: Sequence[GroupMemory], state: DeviceState, speculator: Speculator | None
+) -> list[SharedPages | None]:
+    """Follow the pages of each KV group whose backend reads shared prefixes once."""
+    found: list[SharedPages | None] = []
+    for index, (table, group) in enumerate(zip(state.tables, groups, strict=True)):
+        pays_from = group.decode.sharing_pays_from
+        # under speculation the host knows only bounds of what is in pages
+        if not pays_from or speculator is not None:
+            found.append(None)
+            continue
+        slots, columns = table.shape[0], table.shape[1] // state.ratio
+        page_tokens = group.page_tokens * state.ratio
+        found.append(SharedPages(index, slots, columns, page_tokens, pays_from))
+    return found

@@ -42,11 +42,14 @@ from .warm_up import forget
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from numpy.typing import NDArray
+
     from camshaft.contracts.attention import AttentionLayer
     from camshaft.contracts.hardware import HardwareBackend, Outputs
     from camshaft.contracts.model import Layer, Model
     from camshaft.contracts.quant import StepContext
-    from camshaft.step import Step
+    from camshaft.contracts.sampling import Sampler
+    from camshaft.step import Admissions, Step
 
     from .metadata import StepTensors
 
@@ -160,6 +163,7 @@ class _Rehearsal(TorchExecutor):
     def only_attend(self) -> None:
         """From now on leave out everything but attention, in one layer of each KV group."""
         self._attends_only = True
+        self.parts = replace(self.parts, sampler=cast("Sampler", _NobodyChooses()))
         self.pieces = None
         if self.graphs is not None:  # what it recorded did more
             self.graphs = DecodeGraphs(self, self._limits[0], self._limits[2])
@@ -184,7 +188,7 @@ class _Rehearsal(TorchExecutor):
             self.attend(layer.attention, qkv, tensors, out)
         return Handover(qkv, None), {}
 
-    def _shared(self, step: Step) -> list[SharedPrefixes | None]:
+    def shared(self, step: Step) -> list[SharedPrefixes | None]:
         if not self.shares or not step.decode_requests:
             return [None] * len(self._sharing)
         group = np.zeros(step.decode_requests, dtype=np.int32)
@@ -227,6 +231,16 @@ class _FewLayers:
         return torch.empty(len(hidden), self._model.facts.vocab, device=hidden.device)
 
 
+class _NobodyChooses:
+    """A sampler for steps that choose no tokens: to admit 1,024 requests to one takes 20 ms."""
+
+    def admit(self, admissions: Admissions) -> None:
+        """Learn nothing."""
+
+    def recordable(self, slots: NDArray[np.int32]) -> None:
+        """Have the step end with its logits."""
+
+
 class _Unrecorded:
     """A device on which functions run once, instead of being recorded."""
 
@@ -236,7 +250,7 @@ class _Unrecorded:
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever the device has
         return getattr(self._hardware, name)
 
-    def capture(self, function: Callable[[], Outputs]) -> _Once:
+    def capture(self, function: Callable[[], Outputs], lane: int = 0) -> _Once:
         """Run a function."""
         return _Once(function())
 

@@ -11,13 +11,14 @@ import torch
 from camshaft.contracts.sampling import RowContext
 from camshaft.contracts.scheduler import Rows
 
+from .upload import Upload
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from camshaft.step import Step
 
     from .state import DeviceState
-    from .upload import Upload
 
     Int32 = NDArray[np.int32]
 
@@ -98,6 +99,17 @@ class HostRows:
             host_rows=self.start,
         )
         return LogitRows(tokens, self.requests, context)
+
+
+def rows_alone(step: Step, state: DeviceState) -> LogitRows | None:
+    """Return the rows of a step, sent by themselves, or None if there are none."""
+    rows = HostRows.of(step)
+    if rows is None:
+        return None
+    upload = Upload()
+    rows.add_to(upload)
+    upload.send(state.device)
+    return rows.on_device(upload, step, state)
 
 
 def _drafts(step: Step, state: DeviceState, requests: Int32, slots: torch.Tensor) -> torch.Tensor:

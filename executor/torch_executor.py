@@ -17,13 +17,14 @@ from .metadata import Slice, StepTensors, step_tensors
 from .moves import AwaitedLoads, PageMoves
 from .outputs import empty_output, host_logprobs, logprob_tensors, recorded_output
 from .pieces import LayerGraphs
-from .prefixes import SharedPages
-from .rows import HostRows, LogitRows
+from .prefixes import followed
+from .reads import Reads, read_prompts
+from .rows import LogitRows, rows_alone
+from .side_by_side import SideBySide, picked
 from .state import DeviceState
-from .upload import Upload
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Sequence
+    from collections.abc import Hashable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -70,7 +71,7 @@ class _Flight:
     """A launched step: its logits, later its tokens on their way to the host.
 
     `chosen` are tokens of a recorded choice, one for each request, -1 where there is none; they
-    come back in `landing`.
+    come back in `landing`. `reads` come with the results.
     """
 
     requests: int
@@ -81,6 +82,7 @@ class _Flight:
     event: Event | None = None
     chosen: torch.Tensor | None = None
     landing: _Landing | None = None
+    reads: Reads | None = None
 
 
 class _Landing(NamedTuple):
@@ -105,11 +107,12 @@ class TorchExecutor(Executor):
         self.immediate = parts.hardware.device == "cpu"
         self.graphs: DecodeGraphs | None = None
         self.pieces: LayerGraphs | None = None
+        self.side_by_side = SideBySide(self)
         self._flights: dict[int, _Flight] = {}
         self._landings: list[_Landing] = []
         self._moves = PageMoves(parts.groups, parts.hardware, ratio=parts.state.ratio)
         self._awaited: AwaitedLoads | None = None
-        self._sharing = _sharing(parts)
+        self._sharing = followed(parts.groups, parts.state, parts.speculator)
         self._group_of = {
             layer: index for index, group in enumerate(parts.groups) for layer in group.fields
         }
@@ -134,42 +137,40 @@ class TorchExecutor(Executor):
                 one.follow(step)
         if len(step.admissions):
             parts.sampler.admit(step.admissions)
+        self._flights[step.id] = self._run(step)
+
+    def _run(self, step: Step) -> _Flight:
+        """Run the forward pass, up to the logits."""
+        count, state = len(step.slots), self.parts.state
+        if self.side_by_side.fits(step):
+            self._join_loads()
+            return _Flight(count, *self.side_by_side.run(step), {}, {})
         if self.graphs is not None and self.graphs.fits(step):
             self._join_loads()
-            self._flights[step.id] = self._decode(step, self.graphs)
-            return
-        tensors = step_tensors(step, state, parts.groups, self._shared(step))
+            return self._decode(step, self.graphs)
+        tensors = step_tensors(step, state, self.parts.groups, self.shared(step))
         hidden: dict[int, torch.Tensor] = {}
         if self.pieces is not None:
-            handover = self.pieces.run(tensors)
+            handover = last(self.pieces.by_layer(tensors))
         else:
             handover, hidden = self.forward(tensors)
         state.lengths[tensors.slots] += tensors.lengths
-        rows, logits = tensors.rows, None
+        model, rows, logits = self.parts.model, tensors.rows, None
+        reads = read_prompts(step, handover, model, self.parts.sampler, state.padding)
         if rows is not None:
-            residual = handover.residual
-            picked = Handover(
-                handover.hidden[rows.tokens], None if residual is None else residual[rows.tokens]
-            )
             context = StepContext(tokens=len(rows.tokens))
-            logits = parts.model.logits(parts.model.norm(picked), context)
-        self._flights[step.id] = _Flight(len(step.slots), rows, logits, hidden, {})
+            logits = model.logits(model.norm(picked(handover, rows)), context)
+        return _Flight(count, rows, logits, hidden, {}, reads=reads)
 
     def _decode(self, step: Step, graphs: DecodeGraphs) -> _Flight:
         """Replay a recorded decode step, with the choice of tokens if that can be recorded."""
         choice = self.parts.sampler.recordable(step.slots)
-        result = graphs.run(step.slots, choice, self._shared(step))
+        result = graphs.run(step.slots, choice, self.shared(step))
         if choice is not None:
             return _Flight(len(step.slots), None, None, {}, {}, chosen=result)
-        host_rows = HostRows.of(step)
-        assert host_rows is not None
-        upload = Upload()
-        host_rows.add_to(upload)
-        upload.send(self.parts.state.device)
-        rows = host_rows.on_device(upload, step, self.parts.state)
-        return _Flight(len(step.slots), rows, result, {}, {})
+        return _Flight(len(step.slots), rows_alone(step, self.parts.state), result, {}, {})
 
-    def _shared(self, step: Step) -> list[SharedPrefixes | None]:
+    def shared(self, step: Step) -> list[SharedPrefixes | None]:
         """Return what the step's decoding requests share, in each KV group."""
         count = step.decode_requests
         return [
@@ -202,22 +203,35 @@ class TorchExecutor(Executor):
 
     def forward(self, tensors: StepTensors) -> tuple[Handover, dict[int, torch.Tensor]]:
         """Run all layers; return the last hand-over and the hidden states that were asked for."""
+        hidden: dict[int, torch.Tensor] = {}
+        return last(self.by_layer(tensors, hidden)), hidden
+
+    def by_layer(
+        self, tensors: StepTensors, hidden: dict[int, torch.Tensor] | None = None
+    ) -> Iterator[Handover | None]:
+        """Run all layers, one at a time; yield the hand-over behind the last.
+
+        Args:
+            tensors: Of a step.
+            hidden: Takes the hidden states that the speculator asks for, by layer.
+        """
         model, speculator = self.parts.model, self.parts.speculator
         wanted = speculator.hidden_layers if speculator is not None else ()
         context = StepContext(tokens=len(tensors.tokens))
         handover = model.embed(tensors.tokens, context)
-        hidden: dict[int, torch.Tensor] = {}
-        for layer in model.layers:
+        for number, layer in enumerate(model.layers):
+            if number:
+                yield None
             qkv, carried = layer.before(handover, context)
             attended = qkv.new_empty((len(qkv), layer.attention.heads * layer.attention.value_dim))
             self.attend(layer.attention, qkv, tensors, attended)
             handover = layer.after(attended, carried, context)
-            if layer.attention.index in wanted:
+            if hidden is not None and layer.attention.index in wanted:
                 total = handover.hidden
                 hidden[layer.attention.index] = (
                     total if handover.residual is None else total + handover.residual
                 )
-        return handover, hidden
+        yield handover
 
     def attend(
         self, layer: AttentionLayer, qkv: torch.Tensor, tensors: StepTensors, out: torch.Tensor
@@ -263,9 +277,11 @@ class TorchExecutor(Executor):
             flight.chosen = None
             return
         if flight.rows is None or flight.logits is None:
+            if flight.reads is not None:
+                self._send(flight, {})
             return
         rows = flight.rows.context
-        if masks is None and not rows.drafts.shape[1]:
+        if masks is None and not rows.drafts.shape[1] and flight.reads is None:
             choice = parts.sampler.recordable(rows.host_slots)
             if choice is not None:  # the recorded form is the shortest also where nothing records
                 chosen = self.choose(choice, flight.logits, rows.slots)
@@ -316,6 +332,8 @@ class TorchExecutor(Executor):
     def _send(self, flight: _Flight, results: dict[str, torch.Tensor]) -> None:
         """Start the copies to the host."""
         hardware = self.parts.hardware
+        if flight.reads is not None:
+            results |= flight.reads.tensors
         flight.results = {name: hardware.to_host(tensor) for name, tensor in results.items()}
         flight.event = hardware.event()
         flight.event.record()
@@ -342,14 +360,24 @@ class TorchExecutor(Executor):
             flight.event.wait()
         host = {name: tensor.numpy() for name, tensor in flight.results.items()}
         if flight.rows is None:
-            return empty_output(step, flight.requests, 1)
-        where = flight.rows.requests
-        output = empty_output(step, flight.requests, host["tokens"].shape[1])
+            output = empty_output(step, flight.requests, 1)
+        else:
+            output = self._output(step, flight.requests, flight.rows.requests, host)
+        if flight.reads is not None:
+            flight.reads.tell(host, output)
+        return output
+
+    @staticmethod
+    def _output(
+        step: int, requests: int, where: NDArray[np.int32], host: dict[str, NDArray[np.generic]]
+    ) -> StepOutput:
+        """Return the output of a step whose requests `where` have tokens."""
+        output = empty_output(step, requests, host["tokens"].shape[1])
         output.tokens[where], output.counts[where] = host["tokens"], host["counts"]
         output.finite[where] = host["finite"]
         output.logprobs = host_logprobs(host, where)
         if "drafts" in host:
-            shape = (flight.requests, host["drafts"].shape[1])
+            shape = (requests, host["drafts"].shape[1])
             output.drafts = np.full(shape, -1, dtype=np.int32)
             output.drafts[where] = host["drafts"]
         return output
@@ -372,17 +400,10 @@ class TorchExecutor(Executor):
         self.parts.hardware.close()
 
 
-def _sharing(parts: TorchParts) -> list[SharedPages | None]:
-    """Follow the pages of each KV group whose backend reads shared prefixes once."""
-    state = parts.state
-    followed: list[SharedPages | None] = []
-    for index, (table, group) in enumerate(zip(state.tables, parts.groups, strict=True)):
-        pays_from = group.decode.sharing_pays_from
-        # under speculation the host knows only bounds of what is in pages
-        if not pays_from or parts.speculator is not None:
-            followed.append(None)
-            continue
-        slots, columns = table.shape[0], table.shape[1] // state.ratio
-        page_tokens = group.page_tokens * state.ratio
-        followed.append(SharedPages(index, slots, columns, page_tokens, pays_from))
-    return followed
+def last(layers: Iterator[Handover | None]) -> Handover:
+    """Run through all layers; return what the last one handed over."""
+    handover: Handover | None = None
+    for handover in layers:  # noqa: B007 - the last one is returned
+        pass
+    assert handover is not None
+    return handover

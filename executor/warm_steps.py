@@ -26,10 +26,14 @@ _STEP = -1  # an id that no step of a loop has
 
 
 def largest_steps(slots: int, step_tokens: int, room: int) -> Iterator[Step]:
-    """Yield the steps with prompts that take most memory: long ones, and many."""
+    """Yield the steps with prompts that take most memory: long ones, and many.
+
+    Both fill a step as far as they can: pieces are then recorded for one size, not for two.
+    """
     yield prompts(_filled(slots, step_tokens, room))
     many = min(slots, step_tokens)
-    yield prompts([min(step_tokens // many, room - 1)] * many)
+    each, more = divmod(step_tokens, many)
+    yield prompts([min(each + (place < more), room - 1) for place in range(many)])
 
 
 def warm_steps(

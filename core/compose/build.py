@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from ..contracts.ops import Ops
     from ..contracts.predictor import StepTimePredictor
     from ..contracts.sampling import Sampler
+    from ..contracts.scheduler import Scheduler
     from ..recipe import Recipe
 
 
@@ -80,11 +81,11 @@ def compose(
     clock = clock or Clock()
     progress("reading the model's description")
     drawing = draw(recipe)
-    drawing.hardware.open()
     with ThreadPoolExecutor(2) as pool:  # the tokenizer is built while weights are read
         text_model = pool.submit(load_text, drawing.checkpoint)
         if Capability.TRITON in drawing.facts.capabilities:
             pool.submit(know_the_compiler)
+        drawing.hardware.open()
         return _assemble(drawing, clock, text_model.result, progress)
 
 
@@ -153,7 +154,10 @@ def _step_bytes(
     ops: Ops,
     progress: Callable[[str], None],
 ) -> int:
-    """Measure what the largest steps take beside weights and pages: once eager, once recorded."""
+    """Measure what the largest steps take beside weights and pages: once eager, once recorded.
+
+    And once more where parts of steps are recorded beside each other.
+    """
     hardware, scheduler = drawing.hardware, drawing.recipe.scheduler
     executor = _torch_executor(drawing, replace(memory, pages=1), model, ops)
     prepare_kernels(drawing, executor, memory.room, progress)
@@ -163,7 +167,8 @@ def _step_bytes(
     run_largest(
         executor, slots=scheduler.max_running, step_tokens=scheduler.step_tokens, room=memory.room
     )
-    return 2 * hardware.peak()
+    chosen: type[Scheduler] = scheduler.use.component.load()
+    return (3 if chosen.cuts_steps else 2) * hardware.peak()
 
 
 def _torch_executor(drawing: Drawing, memory: MemoryPlan, model: Model, ops: Ops) -> TorchExecutor:

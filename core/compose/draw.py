@@ -166,9 +166,9 @@ def _family(recipe: Recipe, checkpoint: Checkpoint, faults: list[Fault]) -> Mode
 def _quant_faults(
     recipe: Recipe, checkpoint: Checkpoint, quantizer: Quantizer, facts: DeviceFacts
 ) -> Iterator[Fault]:
-    tensors = checkpoint.tensors or {}
-    formats = sorted({tensor.format for tensor in tensors.values()})
-    for reason in quantizer.supports(formats, recipe.model.dtype, facts):
+    for reason in checkpoint.refusals(
+        lambda formats: quantizer.supports(formats, recipe.model.dtype, facts)
+    ):
         yield Fault(recipe.origin("quant"), f"quant: '{recipe.quant.use.name}': {reason}")
 
 
@@ -211,7 +211,9 @@ def _scheduler_faults(recipe: Recipe) -> Iterator[Fault]:
     section = recipe.scheduler
     scheduler: type[Scheduler] = section.use.component.load()
     predicts = section.predictor is not None
-    for reason in scheduler.supports(section.use.settings, predicts=predicts):
+    cache: type[KVManager] = recipe.cache.use.component.load()
+    settings, no_swap = section.use.settings, cache.no_swap
+    for reason in scheduler.supports(settings, predicts=predicts, no_swap=no_swap):
         yield Fault(recipe.origin("scheduler"), f"scheduler: '{section.use.name}': {reason}")
 
 

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import os
-from contextlib import nullcontext
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Literal
 
 from camshaft.executor.rehearsal import rehearse
 from camshaft.executor.warm_up import warm_up
 
 from ..facts import Capability
-from ..kernel_launch import compiling_ahead
+from ..kernel_launch import compiling_ahead, know_the_compiler, same_device
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from camshaft.executor.torch_executor import TorchExecutor
 
+    from ..recipe.sections import SchedulerSection
     from .draw import Drawing
 
 MOST_THREADS = 16
@@ -34,18 +35,30 @@ def wanted(drawing: Drawing) -> Literal["off", "kernels", "graphs"]:
 def prepare_kernels(
     drawing: Drawing, executor: TorchExecutor, room: int, progress: Callable[[str], None]
 ) -> None:
-    """Compile kernels, several at a time, while libraries choose their plans."""
+    """Compile kernels, several at a time, while libraries choose their plans.
+
+    Libraries keep plans for each thread: they are asked here, in the thread that will run the
+    steps, and kernels are found out about in another one.
+    """
     if wanted(drawing) == "off":
         return
     progress("preparing kernels")
     scheduler = drawing.recipe.scheduler
     compiles = Capability.TRITON in drawing.facts.capabilities
-    with compiling_ahead(_threads()) if compiles else nullcontext():
-        if compiles:
-            slots, step_tokens = scheduler.max_running, scheduler.step_tokens
-            rehearse(executor, slots=slots, step_tokens=step_tokens, room=room)
+    with ThreadPoolExecutor(1, initializer=same_device()) as pool:
+        compiled = pool.submit(_compile, executor, scheduler, room) if compiles else None
         for backend in dict.fromkeys(one for pair in drawing.attention for one in pair):
             backend.warm_up(drawing.hardware.device, scheduler.step_tokens)
+    if compiled is not None:
+        compiled.result()
+
+
+def _compile(executor: TorchExecutor, scheduler: SchedulerSection, room: int) -> None:
+    """Compile all kernels of an executor, which nobody else uses meanwhile."""
+    know_the_compiler()
+    with compiling_ahead(_threads()):
+        slots, step_tokens = scheduler.max_running, scheduler.step_tokens
+        rehearse(executor, slots=slots, step_tokens=step_tokens, room=room)
 
 
 def run_every_step(

@@ -211,12 +211,15 @@ class AttentionBackend(ABC):
         sharing_pays_from: The fewest tokens, over all requests, that need not be read again for
             `AttentionMeta.shared` to be worth filling in; 0 says that this backend does not look
             at it. To ignore it is always correct.
+        side_by_side: Several plans may be in use at once, and `forward` may run with plans that
+            were made in different streams at the same time. Without it, nano-batches run as one.
     """
 
     graph_level: GraphLevel = GraphLevel.NEVER
     needs_exact_host_lengths: bool = False
     needs_zeroed_pages: bool = False
     sharing_pays_from: int = 0
+    side_by_side: bool = False
 
     @staticmethod
     @abstractmethod

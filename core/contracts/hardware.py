@@ -69,7 +69,7 @@ Outputs = tuple["torch.Tensor | None", ...]
 
 
 class Recording(Protocol):
-    """A function that was recorded. All recordings of a device replay one after the other."""
+    """A function that was recorded. All recordings of a lane replay one after the other."""
 
     def replay(self) -> Outputs:
         """Run it on what its buffers hold now; return its results, the same tensors each time."""
@@ -137,8 +137,11 @@ class HardwareBackend(ABC):
         """Return a new event."""
 
     @abstractmethod
-    def stream(self) -> AbstractContextManager[Any]:
-        """Return a context in which work goes to a second stream; the same one on a CPU."""
+    def stream(self, number: int = 0) -> AbstractContextManager[Any]:
+        """Return a context in which work goes to another stream than usual, the same one on a CPU.
+
+        Each number names one of its own. Number 0 is for copies.
+        """
 
     @abstractmethod
     def to_host(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -153,10 +156,12 @@ class HardwareBackend(ABC):
         """
 
     @abstractmethod
-    def capture(self, function: Callable[[], Outputs]) -> Recording:
+    def capture(self, function: Callable[[], Outputs], lane: int = 0) -> Recording:
         """Record a function over fixed buffers, after running it to warm up.
 
-        Devices without graphs run the function at each replay. Called only if every part allows it.
+        What the function returned when it last ran are the results that a replay fills. Recordings
+        of different lanes share no memory, so they may be replayed side by side. Devices without
+        graphs run the function at each replay. Called only if every part allows it.
         """
 
     @abstractmethod

@@ -36,7 +36,8 @@ class KVStore(ABC):
     """Bytes by digest. Constructed as `Store(settings, spec)`, where it may do slow I/O and raise.
 
     After that it is called from several threads at once, none of which is the loop's, except for
-    `contains`, `used_bytes` and `counters`, which the loop may call: they never wait for I/O.
+    `contains`, `digests`, `used_bytes` and `counters`, which the loop may call: they never wait for
+    I/O.
 
     A digest names content, model, dtype, page size, adapter and salt at once. A damaged or foreign
     entry is a miss, never an error. A full or failing store refuses writes and counts them.
@@ -57,6 +58,10 @@ class KVStore(ABC):
     @abstractmethod
     def discard(self, digest: bytes) -> None:
         """Forget a page, which turned out to be wrong or out of date; none is fine."""
+
+    @abstractmethod
+    def digests(self) -> list[bytes]:
+        """Return the digests of all pages held, in any order. No I/O beyond an index."""
 
     @abstractmethod
     def used_bytes(self) -> int:

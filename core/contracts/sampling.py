@@ -158,6 +158,22 @@ class Sampler(ABC):
             Tokens. A request whose rows are not finite is reported by `finite` and gets token 0.
         """
 
+    @abstractmethod
+    def logprobs(
+        self, logits: torch.Tensor, tokens: torch.Tensor, wanted: torch.Tensor, most: int
+    ) -> DeviceLogprobs:
+        """Return the logprobs of given tokens, as `sample` does those of the tokens it chooses.
+
+        Args:
+            logits: float32 [N, V], not changed.
+            tokens: int64 [N].
+            wanted: int64 [N], how many alternatives.
+            most: The largest of these.
+
+        Returns:
+            With `request` counting the rows, and `offset` 0. NaN for logits that are not finite.
+        """
+
     def recordable(self, slots: NDArray[np.int32]) -> Hashable | None:
         """Return which recorded form chooses for these slots, with one row each.
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 if TYPE_CHECKING:
     from collections.abc import Collection, Hashable, Sequence
 
-    from .cache import NoSpace, PoolUsage
+    from .cache import NoSpace, PoolUsage, SwapCost
     from .predictor import StepShape
 
 
@@ -161,6 +161,10 @@ class View(Protocol):
         """Return the expected seconds of a step, 0 when no predictor is chosen."""
         ...
 
+    def swap_cost(self, request: RequestView) -> SwapCost | None:
+        """Return what it takes to preempt a running request by swap; None if that cannot be."""
+        ...
+
 
 class Item(NamedTuple):
     """A share of a step.
@@ -189,7 +193,12 @@ class Refusal(NamedTuple):
 class Preemption(NamedTuple):
     """Take a running request's slot and pages; it waits and is recomputed or swapped in later.
 
-    `cause` is what it is counted as.
+    Attributes:
+        request: From the view.
+        mode: `swap` has the cache keep a copy of all that was computed, an error where
+            `KVManager.no_swap` says that it cannot. Where there is no room for the copy now, it is
+            counted as `recompute`. With that, too, the cache serves what it still has.
+        cause: What it is counted as.
     """
 
     request: RequestView
@@ -212,7 +221,9 @@ class Plan:
         refuse: Waiting requests to turn away.
         prefetch: Waiting requests whose tiered pages should be brought nearer: each once, when its
             turn is near.
-        nano_batches: Sizes, in items, of the nano-batches to overlap; empty means one batch.
+        nano_batches: Sizes, in items, of parts that run side by side where the executor can: of
+            `one_each` and then of `items`, 1 at least, all of them. Empty means one batch. It
+            changes when things are computed, never what.
         wake_at: With nobody planned although requests are ready: when to ask again, engine's clock.
     """
 
@@ -249,15 +260,21 @@ class Scheduler(ABC):
     poor but never corrupt. A plan that breaks the rules below is an error that names the scheduler:
     items are ready requests of the view, without repeats; `1 <= tokens <= pending`; the tokens and
     drafts of all items are at most `limits.step_tokens`; waiting requests planned fit `free_slots`.
+
+    Attributes:
+        cuts_steps: Plans may have nano-batches, whose parts need memory of their own.
     """
 
+    cuts_steps: bool = False
+
     @classmethod
-    def supports(cls, settings: object, *, predicts: bool) -> list[str]:
+    def supports(cls, settings: object, *, predicts: bool, no_swap: str = "") -> list[str]:
         """Return why these settings cannot run, nothing if they can.
 
         Args:
             settings: Of this component.
             predicts: Whether the recipe has a predictor for `View.predict`.
+            no_swap: Of the recipe's `KVManager`.
         """
         return []
 
@@ -271,9 +288,12 @@ class Scheduler(ABC):
         """
 
     @abstractmethod
-    def victim(self, view: View, requester: RequestView, need: NoSpace) -> RequestView | None:
+    def victim(
+        self, view: View, requester: RequestView, need: NoSpace
+    ) -> RequestView | Preemption | None:
         """Choose a running request to preempt so that `requester` finds pages.
 
+        It is computed again, unless a `Preemption` says how else, and what it is counted as.
         May return the requester itself, which then waits. None drops the requester's item from
         this step. Must not return an urgent request for a less urgent one for ever: among the
         running requests at least one must always be safe, or nobody would finish.

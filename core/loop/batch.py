@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from ..step import int32
 from .columns import NOBODY, Columns, Share
 
 if TYPE_CHECKING:
     from ..contracts.cache import PageCopy, TableWrite
     from ..contracts.predictor import StepShape
+    from ..step import Int32
     from .state import RequestState
 
 
@@ -31,6 +33,7 @@ class Batch:
         fresh: Pages that changed hands, as (request, group, page).
         columns: All requests, in step order, once arranged.
         shape: Of these.
+        nano_batch: [B] number of each one's nano-batch; empty if they are one batch.
         launched_s: When it was launched.
         done_s: When its results were there, if that is known before they are read.
     """
@@ -44,6 +47,7 @@ class Batch:
     fresh: list[tuple[RequestState, int, int]] = field(default_factory=list)
     columns: Columns = NOBODY
     shape: StepShape = _NOTHING
+    nano_batch: Int32 = field(default_factory=int32)
     launched_s: float = 0.0
     done_s: float | None = None
 
@@ -53,6 +57,17 @@ class Batch:
         self.admitted = [one for one in self.admitted if one is not state]
         self.writes = [entry for entry in self.writes if entry[0] is not state]
         self.fresh = [entry for entry in self.fresh if entry[0] is not state]
+
+    def take_back(self, state: RequestState, pages: int) -> None:
+        """Note that a request keeps only so many pages: the others may be somebody else's now."""
+        if self.fresh:
+            gone = {
+                (state, write.group, page)
+                for owner, write in self.writes
+                if owner is state
+                for page in write.pages[max(0, pages - write.first) :]
+            }
+            self.fresh = [entry for entry in self.fresh if entry not in gone]
 
     def arrange(self, singles: Columns | None = None) -> None:
         """Put the step in order: decode-first, and the plan's order within each part.

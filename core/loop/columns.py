@@ -123,10 +123,12 @@ class Columns:
 
     def shape(self) -> StepShape:
         """Return what drives the time of the step."""
+        count, tokens = len(self), int(self.tokens.sum())
         return StepShape(
-            requests=len(self),
-            tokens=int(self.tokens.sum()),
-            decode_tokens=int(np.count_nonzero(self.tokens == 1)),
+            requests=count,
+            tokens=tokens,
+            # nobody has none: mostly the sum tells that all have one
+            decode_tokens=count if tokens == count else int(np.count_nonzero(self.tokens == 1)),
             context=int(self.written.sum()),
             logits_rows=int(np.count_nonzero(self.samples)),
         )

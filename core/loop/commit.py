@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, NoReturn
 import numpy as np
 
 from ..contracts.cache import EMPTY_DELTA, NULL_PAGE, Delta, NoSpace, Wait
-from ..contracts.scheduler import Item, Rows
+from ..contracts.scheduler import Item, Preemption, Rows
 from ..errors import CamshaftError
+from ..step import int32
 from .batch import Batch
 from .columns import NOBODY, Columns, Share
 from .declare import granted_at_once
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from ..contracts.cache import KVManager
-    from ..contracts.scheduler import Plan, Scheduler, SchedulerLimits
+    from ..contracts.scheduler import Plan, PreemptMode, Scheduler, SchedulerLimits
+    from ..step import Int32
     from .declare import Declarer
     from .slots import Slots
     from .stats import Stats
@@ -120,8 +122,9 @@ class Committer:
         beyond = {Rows.DRAFTS, Rows.ALL}
         if any(item.drafts or item.rows in beyond for item in plan.items):
             self._broken("drafts and rows beyond the last are not run by this version")
-        if plan.nano_batches or any(one.mode != "recompute" for one in plan.preempt):
-            self._broken("nano-batches and preemption by swap are not run by this version")
+        sizes, items = plan.nano_batches, len(plan.one_each) + len(plan.items)
+        if sizes and (min(sizes) < 1 or sum(sizes) != items):
+            self._broken(f"nano-batches have {sizes} items, and {items} are planned")
 
     def _broken(self, rule: str) -> NoReturn:
         raise PlanError(f"scheduler {type(self.scheduler).__name__}: {rule}.")
@@ -138,12 +141,14 @@ class Committer:
             state = preemption.request
             assert isinstance(state, RequestState)
             if state.status is Status.RUNNING:
-                self.preempt(state, preemption.cause)
+                self.preempt(state, preemption.cause, preemption.mode)
         singles = plan.one_each if isinstance(plan.one_each, Singles) else NO_SINGLES
         self._find_pages(singles, batch)
         for item in plan.items:
             self._place(item, batch)
         batch.arrange(self._columns(singles))
+        if plan.nano_batches:
+            batch.nano_batch = _nano_batches(plan, batch.columns)
         return batch
 
     def _find_pages(self, singles: Singles, batch: Batch) -> None:
@@ -153,12 +158,14 @@ class Committer:
         if not len(short):
             return
         slots = slots[short]
-        asked = self._ahead(table.computed[slots] + 1, table.last_known[slots])
-        for row, tokens in zip(short.tolist(), asked.tolist(), strict=True):
+        needs = table.computed[slots] + 1
+        asked = self._ahead(needs, table.last_known[slots])
+        columns = short.tolist(), needs.tolist(), asked.tolist()
+        for row, need, tokens in zip(*columns, strict=True):
             state = singles.states[row]
             if state.status is not _RUNNING:
                 continue  # preempted for another one
-            delta = self._grow(state, state.computed + 1, tokens, batch)
+            delta = self._grow(state, need, tokens, batch)
             if delta is None:
                 self._dropped.add(state.uid)
             else:
@@ -209,7 +216,7 @@ class Committer:
 
     def _fresh(self, state: RequestState, delta: Delta) -> list[tuple[RequestState, int, int]]:
         """List the pages of a grant that were not adopted with a prefix."""
-        adopted = state.computed // self.page_tokens
+        adopted = -(-state.computed // self.page_tokens)
         return [
             (state, write.group, page)
             for write in delta.writes
@@ -220,7 +227,7 @@ class Committer:
     def _admit(self, state: RequestState, item: Item, batch: Batch) -> Delta | None:
         """Give a waiting request its prefix, pages and a slot; None if it must wait on."""
         while True:
-            hit = self.cache.match(state.prefix, len(state.tokens) - 1)
+            hit = self.cache.match(state.prefix, min(len(state.tokens) - 1, state.unread))
             if hit.ready < state.module_tokens:
                 batch.lacking.append(state)
                 return None
@@ -236,7 +243,8 @@ class Committer:
         state.status = Status.RUNNING
         state.slot = self.slots.take()
         state.admission += 1
-        state.computed = state.committed = hit.ready
+        state.computed = hit.ready
+        state.committed = hit.ready - hit.ready % self.page_tokens
         state.opened = len(state.tokens)
         self.declarer.plan_next(state)
         state.granted = need
@@ -293,6 +301,7 @@ class Committer:
             if keep < state.granted:
                 state.granted = keep
                 self.cache.shrink(state.uid, keep, 0)
+                batch.take_back(state, keep // self.page_tokens)
 
     def _make_room(self, state: RequestState, result: Wait | NoSpace, batch: Batch) -> bool:
         """Find pages for `state`. False: its item is dropped from this step."""
@@ -310,11 +319,13 @@ class Committer:
         victim = self.scheduler.victim(self.view, state, result)
         if victim is None:
             return False
+        how = victim if isinstance(victim, Preemption) else Preemption(victim, cause="no_space")
+        victim = how.request
         assert isinstance(victim, RequestState)
         if victim.status is not Status.RUNNING:
             self._broken(f"request {victim.uid} is a victim, but does not run")
         batch.drop(victim)
-        self.preempt(victim, "no_space")
+        self.preempt(victim, how.cause, how.mode)
         return victim is not state
 
     def end_transfers(self) -> None:
@@ -324,9 +335,13 @@ class Committer:
                 state.transfer = 0
                 del self.transfers[state.uid]
 
-    def preempt(self, state: RequestState, cause: str) -> None:
-        """Take slot and pages of a running request; it will be recomputed."""
+    def preempt(self, state: RequestState, cause: str, mode: PreemptMode = "recompute") -> None:
+        """Take slot and pages of a running request; it will be recomputed or swapped in."""
         self.declarer.declare_rest(state, self.newest_step)
+        swaps = mode == "swap"
+        if swaps and self.cache.no_swap:
+            self._broken(f"it preempts by swap, and {self.cache.no_swap}")
+        swaps = swaps and self.cache.swap(state.uid, state.computed, self.newest_step)
         self.cache.free(state.uid, self.newest_step)
         self.slots.release(state.slot, self.newest_step)
         del self.view.admitted[state.uid]
@@ -335,7 +350,7 @@ class Committer:
         state.preempted()
         self.view.waiting.put_back(state)
         self.scheduler.on_wait(state)
-        self.stats.preempted(cause)
+        self.stats.preempted(cause, by_swap=swaps)
 
     def release(self, state: RequestState, *, forget: bool = False) -> None:
         """Take slot and pages of a request that ends, whatever its status."""
@@ -351,3 +366,12 @@ class Committer:
         self.view.forget(state)
         state.status = Status.FINISHED
         state.slot = -1
+
+
+def _nano_batches(plan: Plan, columns: Columns) -> Int32:
+    """Return the number of each request's nano-batch [B]; nothing if no two are left."""
+    planned = [*plan.one_each, *(item.request for item in plan.items)]
+    numbers = np.repeat(np.arange(len(plan.nano_batches)), plan.nano_batches).tolist()
+    of = {request.uid: number for request, number in zip(planned, numbers, strict=True)}
+    found = int32([of[uid] for uid in columns.uids.tolist()])
+    return found if len(set(found.tolist())) > 1 else found[:0]

@@ -203,7 +203,7 @@ class Engine:
         for state in plan.prefetch:
             assert isinstance(state, RequestState)
             if state.status is Status.WAITING:
-                limit = len(state.tokens) - 1
+                limit = min(len(state.tokens) - 1, state.unread)
                 self.parts.cache.prefetch(state.uid, state.prefix, limit)
 
     def _begin_modules(self, state: RequestState) -> None:
@@ -254,7 +254,7 @@ class Engine:
         self.flying.append(batch)
         self._advance(batch)
         columns = batch.columns
-        if (self.table.needs_host[columns.slots] * columns.samples).any():
+        if np.count_nonzero(self.table.needs_host[columns.slots] * columns.samples):
             self._settle_all_but_newest()
         try:
             executor.sample(batch.step)
@@ -270,11 +270,14 @@ class Engine:
         """Count what was launched; declare pages that prompts fill."""
         columns, table = batch.columns, self.table
         table.advance(columns)
-        written = np.minimum(columns.written, table.read(columns.slots))
-        for row in self.declarer.due(columns.slots, written).nonzero()[0].tolist():
-            self.declarer.declare(columns.states[row], written.item(row), batch.step)
+        # what was generated is declared once it is settled
+        if np.count_nonzero(columns.on_device) < len(columns):
+            written = np.minimum(columns.written, table.read(columns.slots))
+            for row in self.declarer.due(columns.slots, written).nonzero()[0].tolist():
+                self.declarer.declare(columns.states[row], written.item(row), batch.step)
         self.stats.steps += 1
         self.stats.step_tokens += batch.shape.tokens
+        self.stats.nano_steps += len(batch.nano_batch) > 0
 
     def _launch_failed(self, batch: Batch, error: Exception, *, forget: bool = False) -> None:
         self._end_all(batch, f"the step could not be launched: {error}", forget=forget)
@@ -387,10 +390,9 @@ class Engine:
         """Return what the cache counts; see `KVManager.counters`."""
         return self.parts.cache.counters()
 
-    def reset_cache(self) -> int:
-        """Drop every cached page that nobody uses; return how many."""
-        cache = self.parts.cache
-        pages = sum(cache.evict(pool, usage.evictable) for pool, usage in enumerate(cache.usage()))
+    def reset_cache(self, *, tiers: bool = True) -> int:
+        """Drop every cached page that nobody uses; see `KVManager.clear`."""
+        pages = self.parts.cache.clear(tiers=tiers)
         self._note_cache()
         return pages
 

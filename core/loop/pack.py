@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from sys import maxsize
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,7 +21,7 @@ def pack_step(batch: Batch) -> Step:
     """Return the step of `batch`, which is arranged."""
     columns = batch.columns
     starts = np.zeros(len(columns) + 1, dtype=np.int32)
-    np.cumsum(columns.tokens, out=starts[1:])
+    columns.tokens.cumsum(out=starts[1:])
     step = Step(
         id=batch.step,
         decode_requests=batch.shape.decode_tokens,
@@ -30,6 +31,7 @@ def pack_step(batch: Batch) -> Step:
         drafts=int32(columns.drafts),
         rows=int32(columns.rows),
         tokens=_tokens(columns, starts),
+        nano_batch=batch.nano_batch,
         admissions=admissions(batch.admitted),
     )
     if batch.writes:
@@ -41,12 +43,15 @@ def pack_step(batch: Batch) -> Step:
         step.copies = np.array(batch.copies, dtype=np.int32)
     if batch.fresh:
         step.fresh = np.array([entry[1:] for entry in batch.fresh], dtype=np.int32)
+    if reads := _reads(columns, starts):
+        step.reads = np.array(reads, dtype=np.int32)
     return step
 
 
 def _tokens(columns: Columns, starts: Int32) -> Int32:
     """Return ids [T]; only the newest token of a request can be unknown to the host."""
-    tokens = np.full(starts[-1], FROM_DEVICE, dtype=np.int32)
+    tokens = np.empty(starts[-1], dtype=np.int32)
+    tokens.fill(FROM_DEVICE)
     for row in (~columns.on_device).nonzero()[0].tolist():
         at, end = starts.item(row), starts.item(row + 1)
         first, drafts = columns.start.item(row), columns.drafts.item(row)
@@ -54,6 +59,21 @@ def _tokens(columns: Columns, starts: Int32) -> Int32:
         tokens[at : at + len(host)] = host
         tokens[end - drafts : end] = FROM_DRAFTS
     return tokens
+
+
+def _reads(columns: Columns, starts: Int32) -> list[tuple[int, int, int]]:
+    """Return `Step.reads`: each prompt token that asks is in one step, also if it is recomputed."""
+    reads: list[tuple[int, int, int]] = []
+    for row in (~columns.on_device).nonzero()[0].tolist():
+        state, first = columns.states[row], columns.start.item(row)
+        begin, last = max(first, state.unread), state.prompt_tokens - 1
+        end = min(columns.written.item(row), last)
+        if begin < end:
+            at, top = starts.item(row) - first, state.request.params.prompt_logprobs or 0
+            tokens = state.tokens[begin + 1 : end + 1]  # each by the logits before it
+            reads += [(at + place, token, top) for place, token in enumerate(tokens, begin)]
+            state.unread = end if end < last else maxsize
+    return reads
 
 
 _NOBODY = Admissions()  # making one takes as long as packing the rest of a small step

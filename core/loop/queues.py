@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from ..contracts.predictor import StepShape
 from .singles import Singles
 from .state import RequestState, Status
@@ -12,7 +14,7 @@ from .state import RequestState, Status
 if TYPE_CHECKING:
     from collections.abc import Collection, Hashable, Iterator, Sequence
 
-    from ..contracts.cache import KVManager, PoolUsage
+    from ..contracts.cache import KVManager, PoolUsage, SwapCost
     from ..contracts.predictor import StepTimePredictor
     from ..contracts.scheduler import RequestView
     from .clock import Clock
@@ -95,7 +97,7 @@ class EngineView:
         slots = table.order[table.pending[table.order] == 1]
         uids = table.uid[slots]
         # mostly these are the requests of the last step
-        same = len(uids) == len(before) and bool((uids == before.uids).all())
+        same = len(uids) == len(before) and not np.count_nonzero(uids != before.uids)
         states = before.states if same else table.at(slots)
         self._singles = Singles(states, slots, uids, self.turn)
         return self._singles
@@ -133,7 +135,7 @@ class EngineView:
         epoch, length = self._cache.epoch, len(request.tokens)
         memo = self._cached.get(request.uid)
         if memo is None or memo[:2] != (epoch, length):
-            hit = self._cache.match(request.prefix, length - 1)
+            hit = self._cache.match(request.prefix, min(length - 1, request.unread))
             memo = (epoch, length, hit.ready)
             self._cached[request.uid] = memo
         return memo[2]
@@ -163,6 +165,13 @@ class EngineView:
     def predict(self, shape: StepShape) -> float:
         """Return the expected seconds of a step, 0 without a predictor."""
         return self._predictor.predict(shape) if self._predictor is not None else 0.0
+
+    def swap_cost(self, request: RequestView) -> SwapCost | None:
+        """Return what it takes to preempt a request by swap. See `View.swap_cost`."""
+        assert isinstance(request, RequestState)
+        if request.status is not Status.RUNNING:
+            return None
+        return self._cache.swap_cost(request.uid, request.computed)
 
     def forget(self, state: RequestState) -> None:
         """Drop what was memoised for a request."""

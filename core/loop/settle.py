@@ -12,7 +12,7 @@ from .state import RequestState, Status
 
 if TYPE_CHECKING:
     from ..contracts.cache import KVManager
-    from ..step import StepOutput
+    from ..step import LogprobRows, StepOutput
     from .batch import Batch
     from .columns import Bool, Columns
     from .declare import Declarer
@@ -63,11 +63,15 @@ class Settler:
         plain = here & self._is_plain(columns, output)
         outputs = self._go_on(columns, plain, output)
         ended: list[RequestOutput] = []
-        logprobs = _logprobs_by_row(output)
-        for row in (~plain).nonzero()[0].tolist():
+        logprobs, reads = _by_row(output.logprobs), _by_row(output.reads)
+        others = (~plain).nonzero()[0].tolist() if len(outputs) < len(columns) else ()
+        for row in others:
             if not here[row]:
                 columns.states[row].in_flight -= 1
             published = self._settle_row(batch, output, row, logprobs.get(row), now)
+            if row in reads and columns.states[row].status is not _FINISHED:
+                published = published or _output(columns.states[row], [])
+                published.prompt_logprobs = reads[row]
             if published is not None:
                 (ended if published.finish else outputs).append(published)
         self._commit(columns, here & output.finite, batch.step)
@@ -88,11 +92,11 @@ class Settler:
 
     def _go_on(self, columns: Columns, plain: Bool, output: StepOutput) -> list[RequestOutput]:
         """Give plain requests their token."""
-        states, tokens = columns.states, output.tokens[:, 0]
-        if not plain.all():
+        states, slots, tokens = columns.states, columns.slots, output.tokens[:, 0]
+        if np.count_nonzero(plain) < len(plain):
             states = [states[row] for row in plain.nonzero()[0].tolist()]
-            tokens = tokens[plain]
-        self.table.left[columns.slots[plain]] -= 1
+            slots, tokens = slots[plain], tokens[plain]
+        self.table.left[slots] -= 1
         self.stats.output_tokens += len(states)
         chosen = tokens.tolist()
         for state, token in zip(states, chosen, strict=True):
@@ -112,6 +116,8 @@ class Settler:
     ) -> RequestOutput | None:
         """Settle any request of a step; return what to publish."""
         state, count = batch.columns.states[row], output.counts.item(row)
+        if not output.finite[row] and state.status is not Status.RUNNING:
+            self.cache.distrust(state.uid)
         if state.status is _FINISHED:
             self.stats.wasted_tokens += count
             return None
@@ -125,11 +131,7 @@ class Settler:
         return self._extend(state, output.tokens[row, :count].tolist(), logprobs, now)
 
     def _extend(
-        self,
-        state: RequestState,
-        new: list[int],
-        logprobs: list[TokenLogprobs] | None,
-        now: float,
+        self, state: RequestState, new: list[int], logprobs: list[TokenLogprobs] | None, now: float
     ) -> RequestOutput:
         if state.first_token_s is None:
             state.first_token_s = now
@@ -191,9 +193,8 @@ def _output(
     )
 
 
-def _logprobs_by_row(output: StepOutput) -> dict[int, list[TokenLogprobs]]:
+def _by_row(rows: LogprobRows | None) -> dict[int, list[TokenLogprobs]]:
     found: dict[int, list[TokenLogprobs]] = {}
-    rows = output.logprobs
     if rows is None:
         return found
     ids, values = rows.ids.tolist(), rows.values.tolist()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import Enum
+from sys import maxsize
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -67,6 +68,8 @@ class RequestState:
         needs_host: 1 if choosing a token needs the host to have read the last one.
         due: Written tokens at which the cache is told more.
         opened: Tokens that were known when it got its slot.
+        unread: Prompt tokens that are computed and whose logits, too, are launched, where their
+            logprobs are wanted: the cache may serve no more than these. Endless where they are not.
     """
 
     computed = _Count(table.COMPUTED)
@@ -112,6 +115,7 @@ class RequestState:
         "transfer",
         "ttft_slo_s",
         "uid",
+        "unread",
     )
 
     def __init__(
@@ -161,6 +165,7 @@ class RequestState:
         self.last_known = self.prompt_tokens + self.max_tokens - 1
         self.left = self.max_tokens
         self.needs_host = int(request.needs_host_tokens)
+        self.unread = maxsize if request.params.prompt_logprobs is None else 0
         self.is_module = False
         self.slot = -1
         self.admission = 0

@@ -19,12 +19,14 @@ class Stats:
     Attributes:
         steps: Launched.
         step_tokens: Tokens of all launched steps.
+        nano_steps: Launched in nano-batches.
         prompt_tokens: Of admitted requests, counted once each.
         cached_tokens: Of these, served from the cache.
         output_tokens: Settled.
         requests: Submitted.
         finished: By reason.
         preemptions: By cause.
+        swaps: Of these, those by swap, by cause. The others are computed again.
         evictions: Pages that the cache lost, by reason.
         waits: Items dropped because pages were still fenced or loading.
         dropped: Plans of which nothing could be placed.
@@ -38,12 +40,14 @@ class Stats:
 
     steps: int = 0
     step_tokens: int = 0
+    nano_steps: int = 0
     prompt_tokens: int = 0
     cached_tokens: int = 0
     output_tokens: int = 0
     requests: int = 0
     finished: Counter[str] = field(default_factory=Counter)
     preemptions: Counter[str] = field(default_factory=Counter)
+    swaps: Counter[str] = field(default_factory=Counter)
     evictions: Counter[str] = field(default_factory=Counter)
     waits: int = 0
     dropped: int = 0
@@ -53,9 +57,11 @@ class Stats:
     failed_launches: int = 0
     prediction_error: float | None = None
 
-    def preempted(self, cause: str) -> None:
+    def preempted(self, cause: str, *, by_swap: bool) -> None:
         """Count a preemption."""
         self.preemptions[cause] += 1
+        if by_swap:
+            self.swaps[cause] += 1
 
     def predicted(self, ratio: float) -> None:
         """Note how much longer than a step was its predicted time."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import PurePath
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
+from pydantic import Field, FilePath, NonNegativeInt, PositiveInt, model_validator
 
 from ..component import Chosen, Settings, Uses
 from ..sizes import Bytes
@@ -184,12 +184,18 @@ class ServerSection(Section):
     """Address to listen on. Others than this machine reach it only through another address."""
     port: int = Field(default=8000, ge=0, le=65535)
     """Port to listen on; 0 takes a free one."""
+    api_keys: FilePath | None = None
+    """A file with one key a line; lines that begin with # are none. With it every endpoint but
+    /health asks for one of them, as `Authorization: Bearer KEY`."""
     heartbeat_s: float = Field(default=1.0, gt=0)
     """Seconds between signs of life of the engine process."""
     silence_s: float = Field(default=10.0, gt=0)
     """Seconds without one after which /health says 503 and requests are refused, until the next."""
+    restarts: NonNegativeInt = 3
+    """How often in a row an engine that died is started anew: after a second, then after twice as
+    many each time, 30 at most. One that ran for ten minutes begins a new row."""
     linger_s: float = Field(default=5.0, ge=0)
-    """Seconds for which the server answers 503 after its engine died; then it exits."""
+    """Seconds for which the server answers 503 after its engine died for good; then it exits."""
     shutdown_s: float = Field(default=30.0, ge=0)
     """Seconds that running requests get to finish when the server stops."""
     max_queue: PositiveInt = 1024
@@ -197,7 +203,11 @@ class ServerSection(Section):
     body_bytes: Bytes = 8 * 2**20
     """Largest body of a request."""
     body_wait_s: float = Field(default=10.0, gt=0)
-    """Seconds to wait for the next piece of a body."""
+    """Seconds to wait for the headers of a request, and for the next piece of its body."""
+    reader_wait_s: float = Field(default=30.0, gt=0)
+    """Seconds for which a client may leave its answer unread before it is cut off."""
+    max_connections: PositiveInt = 4096
+    """Most open connections; one more is answered with 503 and closed."""
     json_depth: PositiveInt = 64
     """Deepest nesting of a body."""
     routes: Annotated[tuple[Chosen, ...], Uses("route")] = ()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -110,16 +110,29 @@ class Scene:
 
     def run(self) -> list[torch.Tensor]:
         """Run the step; return the output of each request [tokens, H, Dv]."""
+        return self.planned()()
+
+    def planned(self) -> Callable[[], list[torch.Tensor]]:
+        """Plan the step; return what runs it."""
         order = sorted(range(len(self.sequences)), key=lambda index: self.sequences[index][1] != 1)
         decoding = [index for index in order if self.sequences[index][1] == 1]
         parts = [(index, *self.sequences[index]) for index in order]
-        outputs = self._run(parts, self.shared(decoding))
-        return [outputs[order.index(index)] for index in range(len(order))]
+        run = self._planned(parts, self.shared(decoding))
 
-    def _run(
-        self, parts: list[tuple[int, int, int]], shared: SharedPrefixes | None = None
-    ) -> list[torch.Tensor]:
+        def in_order() -> list[torch.Tensor]:
+            outputs = run()
+            return [outputs[order.index(index)] for index in range(len(order))]
+
+        return in_order
+
+    def _run(self, parts: list[tuple[int, int, int]]) -> list[torch.Tensor]:
         """Run (request, context, tokens) as one step, in this order."""
+        return self._planned(parts)()
+
+    def _planned(
+        self, parts: list[tuple[int, int, int]], shared: SharedPrefixes | None = None
+    ) -> Callable[[], list[torch.Tensor]]:
+        """Plan such a step; return what runs it."""
         meta = self._meta(parts)
         meta.shared = shared
         spans = [slice(before, before + count) for _, before, count in parts]
@@ -139,10 +152,14 @@ class Scene:
                 for index, before, count in parts
             ]
         )
-        out = q.new_full((len(q), self.spec.heads, self.spec.value_dim), float("nan"))
         meta.plan = self.backend.plan(meta)
-        self.backend.forward(self.layer, q, k, v, self.fields, meta, out)
-        return list(out.split([count for _, _, count in parts]))
+
+        def run() -> list[torch.Tensor]:
+            out = q.new_full((len(q), self.spec.heads, self.spec.value_dim), float("nan"))
+            self.backend.forward(self.layer, q, k, v, self.fields, meta, out)
+            return list(out.split([count for _, _, count in parts]))
+
+        return run
 
     def replay(self, backend: AttentionBackend, meta: AttentionMeta) -> list[torch.Tensor]:
         """Run this scene's decode step with a plan that was made before, in its buffers."""
@@ -324,6 +341,26 @@ class AttentionContract:
     def test_equals_dense_attention(self, sequences: Sequences) -> None:
         """For every kind of step."""
         self.check(self.scene(sequences))
+
+    def test_several_plans_may_be_in_use(self) -> None:
+        """Where a backend says so: parts of a step take turns, layer by layer."""
+        first = self.scene([(5, 1), (16, 1), (0, 1), (0, 9)])
+        if not first.backend.side_by_side:
+            pytest.skip("it has one plan at a time, and says so")
+        sequences = [(37, 1), (3, 1), (8, 7)]
+        second = Scene(
+            first.backend,
+            first.spec,
+            sequences,
+            seed=1,
+            device=self.device,
+            kv_quant=first.kv_quant,
+        )
+        turns = [first.planned(), second.planned()]
+        for number in (1, 0, 1):
+            wanted = (first, second)[number].expected()
+            for got, dense_answer in zip(turns[number](), wanted, strict=True):
+                assert (got.double() - dense_answer).abs().max().item() < self.tolerance
 
     @pytest.mark.parametrize("heads", [(2, 2), (8, 1), (9, 3)])
     def test_heads_are_grouped_as_the_spec_says(self, heads: tuple[int, int]) -> None:

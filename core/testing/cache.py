@@ -23,6 +23,7 @@ from .cache_prefix import PrefixPromises
 from .cache_scope import ScopePromises
 from .cache_window import WindowPromises
 from .eviction import LeastRecent
+from .seeded import seeded_backend
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -34,7 +35,7 @@ __all__ = ["KVManagerContract", "use_at_random"]
 
 _OFTEN = (
     "hit", "evict", "preempt", "Wait", "NoSpace", "revoke", "forget", "hold", "copy", "draft",
-    "version",
+    "version", "distrust",
 )  # fmt: skip
 
 
@@ -82,8 +83,7 @@ class KVManagerContract(CapacityPromises, PrefixPromises, ScopePromises, WindowP
             tiered=self.tiered,
         )
         wanted = [*_OFTEN, *(["pass"] if "sliding" in self.kinds else [])]
-        if self.tiered:  # runs depend on more than the seed, and new versions are rare in some
-            wanted = [*(one for one in wanted if one != "version"), "transfer", "withdraw", "move"]
+        wanted += ["transfer", "withdraw", "move", "swap", "swapped in"] if self.tiered else []
         never = [what for what in wanted if not seen[what]]
         assert not never, f"in random use this never happened: {', '.join(never)}"
 
@@ -133,6 +133,7 @@ def use_at_random(
             stateful_step_count=steps,
             deadline=None,
             database=None,
+            backend=seeded_backend(),
             phases=[Phase.generate, Phase.shrink] if shrinks else [Phase.generate],
             suppress_health_check=list(HealthCheck),
         ),

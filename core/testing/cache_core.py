@@ -96,6 +96,14 @@ class ModelCore:
         """Requests for whom a tier is bringing something."""
         return [one for one in self.requests if self._awaits(one)]
 
+    @property
+    def lost(self) -> list[Running]:
+        """Requests that have lost their pages while steps of theirs are in flight."""
+        everybody = {share.request: None for flight in self.flights for share in flight.shares}
+        return [
+            one for one in everybody if not one.is_open and one.writer not in self.device.distrusted
+        ]
+
     def _awaits(self, request: Running) -> bool:
         if request.transfer and not self.cache.is_coming(request.transfer):
             request.transfer = 0
@@ -149,6 +157,8 @@ class ModelCore:
             self._open(request, hit.ready)
             self.device.check_trusted(request, hit.ready)
         self.seen["hit"] += hit.ready > 0
+        self.seen["swapped in"] += request.swapped and hit.ready % self.spec.page_tokens > 0
+        request.swapped = False
         self._see_version(request.prefix)
         return True
 
@@ -348,11 +358,22 @@ class ModelCore:
         if forget:
             self._probe_again(request)
 
-    def preempt(self, request: Running) -> None:
+    def preempt(self, request: Running, *, swap: bool = False) -> None:
         """Take a request's pages; it waits, under the same name."""
+        request.swapped = swap and self.cache.swap(request.uid, request.computed, self.newest)
         self.cache.free(request.uid, self.newest)
         request.close()
-        self.seen["preempt"] += 1
+        self.seen["swap" if request.swapped else "preempt"] += 1
+
+    def distrust(self, request: Running) -> None:
+        """Note that a step in flight is wrong for a request without pages, which ends."""
+        self.cache.distrust(request.uid)
+        self.device.distrusted.add(request.writer)
+        self.seen["distrust"] += 1
+        if request.ended:
+            self._probe_again(request)
+        else:
+            self.end(request, forget=True)
 
     def fork(self, parent: Running, at: int, token: int) -> None:
         """Let a request continue as two after `at` tokens, if it still holds what that needs."""

@@ -72,6 +72,7 @@ class Running:
     drafting: bool = False
     ended: bool = False
     transfer: int = 0
+    swapped: bool = False
 
     @property
     def writer(self) -> tuple[int, int]:

@@ -201,6 +201,12 @@ class CacheMachine(RuleBasedStateMachine):
         """A request finishes or is aborted."""
         self.core.end(_pick(self.core.requests, pick), hold=hold, forget=forget)
 
+    @precondition(lambda self: self.core.lost)
+    @rule(pick=_PICK)
+    def distrust(self, pick: int) -> None:
+        """A step in flight is seen to be wrong for a request that has no pages any more."""
+        self.core.distrust(_pick(self.core.lost, pick))
+
     @precondition(lambda self: self.core.open)
     @rule(pick=_PICK)
     def preempt(self, pick: int) -> None:
@@ -305,6 +311,30 @@ class TieredCacheMachine(CacheMachine):
             core.evict(pool, usage.evictable)
         again = core.arrive(self._prefix([*tokens, token], "", 0, scope))
         core.admit(again, 1)
+
+    @precondition(lambda self: self.core.open)
+    @rule(pick=_PICK)
+    def swap_out(self, pick: int) -> None:
+        """A request loses its pages, and a tier is to keep them for it."""
+        self.core.preempt(_pick(self.core.open, pick), swap=True)
+
+    @precondition(lambda self: self.core.open)
+    @rule(pick=_PICK, chunk=_CHUNK, moves=st.sampled_from(["ended", "ended", "late", "failed"]))
+    def swap_out_and_in(self, pick: int, chunk: int, moves: str) -> None:
+        """A request is swapped out, the device loses its pages, and it gets its turn again."""
+        core = self.core
+        core.push()  # what it is still to be filled with
+        core.preempt(request := _pick(core.open, pick), swap=True)
+        while core.flights:
+            core.settle()
+        for pool, usage in enumerate(core.cache.usage()):
+            core.evict(pool, usage.evictable)
+        for _ in range(4):
+            if request in core.waiting:
+                core.admit(request, chunk)
+            core.push()
+            if moves != "late":
+                core.poll(ok=moves == "ended")
 
     @precondition(lambda self: self.core.transferring)
     @rule(pick=_PICK)

@@ -6,7 +6,16 @@ import random
 from typing import TYPE_CHECKING
 
 from ..contracts.cache import Prefix
-from .cache_driver import PAGE, check_books, make_spec, open_request, ready, serve, tokens_of
+from .cache_driver import (
+    PAGE,
+    apply,
+    check_books,
+    make_spec,
+    open_request,
+    ready,
+    serve,
+    tokens_of,
+)
 
 if TYPE_CHECKING:
     from ..contracts.cache import CacheSpec, KVManager
@@ -207,6 +216,49 @@ class PrefixPromises:
         cache.free(2, 2, forget=True)
         cache.fence(2)
         assert ready(cache, tokens_of(13)) == 4
+        check_books(cache)
+
+    def test_what_a_request_wrote_before_it_was_preempted_is_distrusted_too(self) -> None:
+        """It was computed from the same text, and may be why the rest is wrong."""
+        cache = self.make(make_spec(8))
+        request = open_request(cache, 1, tokens_of(13))
+        cache.commit(1, 9, 1)
+        cache.free(1, 1)
+        cache.fence(1)
+        hit = cache.match(request.prefix, 12)
+        apply(cache.allocate(1, request.prefix, 13, hit), request.tables)
+        cache.commit(1, 13, 2)
+        cache.free(1, 2, forget=True)
+        assert ready(cache, tokens_of(13)) == 0
+        check_books(cache)
+
+    def test_a_request_may_turn_out_to_be_wrong_when_it_has_lost_its_pages(self) -> None:
+        """Its last step was in flight when it was preempted."""
+        cache = self.make(make_spec(16))
+        serve(cache, 1, tokens_of(5), 1)
+        open_request(cache, 2, tokens_of(13))
+        open_request(cache, 3, tokens_of(9, 300))
+        for uid, tokens in ((2, 13), (3, 9)):
+            cache.commit(uid, tokens, 2)
+            cache.free(uid, 2)
+        before = cache.epoch
+        cache.distrust(2)
+        assert cache.epoch != before, "what can be found has changed"
+        cache.fence(2)
+        assert ready(cache, tokens_of(13)) == 4, "what it had reused is still good"
+        assert ready(cache, tokens_of(9, 300)) == 8, "what others wrote is, too"
+        check_books(cache)
+
+    def test_clearing_drops_all_that_nobody_uses(self) -> None:
+        """What is in use stays where it is, and can be found."""
+        cache = self.make(make_spec(16))
+        serve(cache, 1, tokens_of(9), 1)
+        open_request(cache, 2, tokens_of(9, 300))
+        cache.commit(2, 9, 2)
+        assert cache.clear() == 2
+        assert ready(cache, tokens_of(9)) == 0
+        assert ready(cache, tokens_of(9, 300)) == 8
+        assert cache.usage()[0].in_use == 3
         check_books(cache)
 
     def test_without_reuse_nothing_is_found(self) -> None:

@@ -75,6 +75,9 @@ class CountingCache(KVManager):
         self._fenced.append((step, self._held.pop(uid)))
         self.fence(self._passed)
 
+    def distrust(self, uid: int) -> None:
+        """Nothing is matchable."""
+
     def release(self, lease: str) -> None:
         """No leases."""
 

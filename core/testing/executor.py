@@ -159,6 +159,21 @@ class ExecutorContract:
         assert drive.decode(second, 0) == self.alone(PROMPT[::-1], 2)
         assert drive.decode(third, 0) == self.alone([7], 2)
 
+    def test_nano_batches_change_no_answer(self) -> None:
+        """Whatever is in them, and whichever of them has logits; outputs keep the step's order."""
+        drive = self.drive(self.depth)
+        first = drive.open(PROMPT, 2, [3, 9, 1, 12])
+        second = drive.open(PROMPT[::-1], 0, [2, 8, 4, 13])
+        drive.launch((first, 10), (second, 6), nano_batch=[0, 1])
+        third = drive.open([7, 8], 3, [6, 7])
+        drive.launch((first, 1), (third, 2), (second, 4), nano_batch=[1, 0, 1])
+        drive.launch((second, 1), (third, 1), (first, 1), nano_batch=[2, 0, 1])
+        drive.launch((first, 1), (second, 1), (third, 1), nano_batch=[1, 0, 1])
+        drive.finish()
+        assert drive.decode(first, 0) == self.alone(PROMPT, 4)
+        assert drive.decode(second, 0) == self.alone(PROMPT[::-1], 3)
+        assert drive.decode(third, 0) == self.alone([7, 8], 3)
+
     def test_it_does_not_matter_which_pages_a_request_has(self) -> None:
         """In any order, and added whenever they are needed."""
         drive = self.drive(self.depth)
@@ -338,3 +353,32 @@ class ComputingExecutorContract(ExecutorContract):
         assert rows.ids.shape == rows.values.shape == (1, 3)
         assert rows.ids[0, 0] == output.tokens[1, 0]
         assert rows.values[0, 0] == rows.chosen[0]
+
+    def test_prompt_tokens_are_reported_the_same_in_chunks(self) -> None:
+        """Each but the first, by what stands before it, also where a chunk begins."""
+        whole, sizes = self._reads([len(PROMPT)])
+        assert sizes == [len(PROMPT) - 1]
+        assert whole == sorted(whole, key=lambda one: one[0])
+        assert all(one <= 0 and rank >= 1 for _, one, rank in whole)
+        chunks, sizes = self._reads([3, 1, len(PROMPT) - 4])
+        assert sizes == [3, 1, len(PROMPT) - 5]
+        for found, expected in zip(chunks, whole, strict=True):
+            assert found == pytest.approx(expected, abs=1e-4)
+
+    def _reads(self, chunks: list[int]) -> tuple[list[tuple[int, float, int]], list[int]]:
+        """Return (place, logprob, rank) of each token beside a request that asks for none."""
+        drive = self.drive()
+        quiet = drive.open(PROMPT, 0, range(1, 7))
+        asking = drive.open(PROMPT, 1, range(7, 13), prompt_logprobs=2)
+        sizes: list[int] = []
+        reads: list[tuple[float, int]] = []
+        for tokens in chunks:
+            step = drive.launch((quiet, tokens), (asking, tokens))
+            drive.finish()
+            found = drive.outputs[step].reads
+            assert found is not None
+            assert set(found.row.tolist()) == {1}
+            assert found.ids.shape == found.values.shape == (len(found.row), 2)
+            reads += zip(found.chosen.tolist(), found.rank.tolist(), strict=True)
+            sizes.append(len(found.row))
+        return [(place, *one) for place, one in enumerate(reads)], sizes

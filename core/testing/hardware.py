@@ -243,6 +243,42 @@ class HardwareContract:
                 back.join()
             assert torch.equal(value.cpu(), torch.eye(64))
 
+    def test_streams_have_numbers(self) -> None:
+        """Work forks into several and meets again; only events order it."""
+        with self.opened() as hardware:
+            given = torch.eye(256, device=hardware.device)
+            results = torch.zeros(3, 256, 256, device=hardware.device)
+            for turn in range(10):
+                start = hardware.event()
+                given.mul_(2)
+                start.record()
+                ends = [hardware.event() for _ in range(3)]
+                for number, end in enumerate(ends):
+                    with hardware.stream(number):
+                        start.join()
+                        results[number] = given @ given + number
+                        end.record()
+                for end in ends:
+                    end.join()
+                sums = (results - torch.arange(3, device=given.device)[:, None, None]).sum((1, 2))
+                assert sums.tolist() == [256 * 4.0 ** (turn + 1)] * 3
+
+    def test_recordings_of_different_lanes_share_no_memory(self) -> None:
+        """One is replayed between the replay of another one and the look at its results."""
+        with self.opened() as hardware:
+            given = torch.zeros(64, device=hardware.device)
+            first = hardware.capture(lambda: (given * 2,))
+            second = hardware.capture(lambda: (given + 1,), 1)
+            first.share()
+            second.share()
+            for value in (3.0, 5.0):
+                given.fill_(value)
+                (doubled,), (more,) = first.replay(), second.replay()
+                assert doubled is not None
+                assert more is not None
+                assert doubled.tolist() == [2 * value] * 64
+                assert more.tolist() == [value + 1] * 64
+
     def test_a_capture_replays_on_what_the_buffers_hold_now(self) -> None:
         """As often as it is called, each time with the whole effect."""
         with self.opened() as hardware:
@@ -265,8 +301,13 @@ class HardwareContract:
         """By a capture that goes on from them, and after their memory was given to others."""
         with self.opened() as hardware:
             given = torch.zeros(64, device=hardware.device)
-            first = hardware.capture(lambda: (given * 2, None))
-            results = [first.replay()]
+            results: list[Outputs] = [()]
+
+            def begin() -> Outputs:
+                results[0] = given * 2, None
+                return results[0]
+
+            first = hardware.capture(begin)
 
             def go_on() -> Outputs:
                 doubled = results[0][0]

@@ -201,6 +201,10 @@ class HostTier(CountingCache):
             self._export(uid, keys)
         super().free(uid, step)
 
+    def distrust(self, uid: int) -> None:
+        """Forget everything: what was whose is not known here any more."""
+        self.clear()
+
     def _export(self, uid: int, keys: list[Key]) -> None:
         new = [at for at, key in enumerate(keys) if key not in self._kept]
         if new:
@@ -208,6 +212,13 @@ class HostTier(CountingCache):
             pages = tuple(self._held[uid][at] for at in new)
             self._exports.append(PageMove(ticket, 0, pages, tray))
             self._storing[ticket] = tray, [keys[at] for at in new]
+
+    def clear(self, *, tiers: bool = True) -> int:
+        """Keep nothing, and nothing of what is on its way."""
+        if tiers:
+            coming = [key for _, keys in self._storing.values() for key in keys]
+            self._forget([*self._kept, *coming])
+        return super().clear()
 
     def _forget(self, keys: list[Key]) -> None:
         self.epoch += 1

@@ -160,6 +160,16 @@ class KVStoreContract:
         assert put(store, "a")
         assert fetched(store, "a") == content("a")
 
+    def test_the_digests_are_those_of_what_is_held(self) -> None:
+        """Each once; what was discarded or had to go is not among them."""
+        store = self.filled("a", "b", "c", "a")
+        store.discard(digest("b"))
+        assert sorted(store.digests()) == sorted([digest("a"), digest("c")])
+        for name in range(40):
+            put(store, name)
+        held = [name for name in ["a", "c", *range(40)] if store.contains([digest(name)])]
+        assert sorted(store.digests()) == sorted(digest(name) for name in held)
+
     def test_counters_never_fall(self) -> None:
         """And are numbers; which there are is the store's affair."""
         store = self.make(PAGE, 4)

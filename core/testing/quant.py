@@ -29,6 +29,7 @@ class QuantizerContract:
     Attributes:
         formats: Storage formats that the quantizer takes.
         dtypes: Dtypes of activations that it serves.
+        inputs: Weights of a row; whole blocks of every format.
         weight_error: Most that `dequantized` may be off what was loaded, by dtype: the norm of the
             difference over the norm of the weight.
         product_error: Most that `apply` may be off a product with `dequantized`, likewise.
@@ -37,6 +38,7 @@ class QuantizerContract:
 
     formats: Sequence[str] = ("f32",)
     dtypes: Sequence[str] = ("float32",)
+    inputs = INPUTS
     weight_error: dict[str, float] = {"float32": 1e-6, "bfloat16": 4e-3}  # noqa: RUF012
     product_error: dict[str, float] = {"float32": 1e-5, "bfloat16": 6e-3}  # noqa: RUF012
     deterministic = True
@@ -57,7 +59,9 @@ class QuantizerContract:
         """Return a weight for each of `PARTS`."""
         generator = torch.Generator().manual_seed(seed)
         return [
-            self.stored(f"part{part}", torch.randn(count, INPUTS, generator=generator) / 8, format)
+            self.stored(
+                f"part{part}", torch.randn(count, self.inputs, generator=generator) / 8, format
+            )
             for part, count in enumerate(PARTS)
         ]
 
@@ -83,7 +87,7 @@ class QuantizerContract:
         """Parts lie below each other, in order, within the stated error."""
         for format, dtype in self.cases():
             tensors = self.tensors(format)
-            method = self.loaded(_spec(dtype), tensors)
+            method = self.loaded(self._spec(dtype), tensors)
             exact = torch.cat([tensor.dequantize() for tensor in tensors])
             found = method.dequantized()
             assert found.dtype == torch.float32
@@ -93,9 +97,9 @@ class QuantizerContract:
     def test_a_product_is_that_with_the_dequantized_weight(self, rows: int) -> None:
         """For few rows and many, with and without bias, in the activations' dtype."""
         for format, dtype in self.cases():
-            x = _activations(rows, dtype)
+            x = self._activations(rows, dtype)
             for bias in (None, torch.linspace(-2, 2, sum(PARTS))):
-                spec = _spec(dtype, bias=bias is not None)
+                spec = self._spec(dtype, bias=bias is not None)
                 method = self.loaded(spec, self.tensors(format), bias)
                 expected = x.float() @ method.dequantized().t()
                 expected = expected if bias is None else expected + bias
@@ -111,8 +115,8 @@ class QuantizerContract:
                 self.tensors(self.formats[part % len(self.formats)])[part]
                 for part in range(len(PARTS))
             ]
-            method = self.loaded(_spec(dtype), mixed)
-            x = _activations(3, dtype)
+            method = self.loaded(self._spec(dtype), mixed)
+            x = self._activations(3, dtype)
             exact = torch.cat([tensor.dequantize() for tensor in mixed])
             allowed = self.weight_error[dtype] + self.product_error[dtype]
             assert _error(method.apply(x, StepContext(3)), x.float() @ exact.t()) <= allowed
@@ -121,7 +125,7 @@ class QuantizerContract:
         """Of weights and biases, for the part that asks and no other."""
         for format, dtype in self.cases():
             tensors = self.tensors(format)
-            method = self.make().linear(_spec(dtype, bias=True))
+            method = self.make().linear(self._spec(dtype, bias=True))
             order = torch.randperm(PARTS[0], generator=torch.Generator().manual_seed(3))
             for part, tensor in enumerate(tensors):
                 rows = order if part == 0 else None
@@ -132,7 +136,7 @@ class QuantizerContract:
             exact = [tensor.dequantize() for tensor in tensors]
             exact[0] = exact[0][order]
             assert _error(method.dequantized(), torch.cat(exact)) <= self.weight_error[dtype]
-            nothing = torch.zeros(1, INPUTS, dtype=getattr(torch, dtype))
+            nothing = torch.zeros(1, self.inputs, dtype=getattr(torch, dtype))
             biases = method.apply(nothing, StepContext(1))[0].tolist()
             assert biases == [*order.tolist(), *range(PARTS[1]), *range(PARTS[2])]
 
@@ -140,7 +144,7 @@ class QuantizerContract:
         """In any order, repeated, in the activations' dtype; a tied one multiplies as well."""
         for format, dtype in self.cases():
             tensor = self.tensors(format)[0]
-            spec = replace(_spec(dtype), parts=(PARTS[0],))
+            spec = replace(self._spec(dtype), parts=(PARTS[0],))
             embedding = self.loaded(replace(spec, role="embedding"), [tensor])
             tied = self.loaded(replace(spec, role="tied"), [tensor])
             exact = tensor.dequantize()[[5, 0, 47, 5]]
@@ -148,7 +152,7 @@ class QuantizerContract:
                 found = method.lookup(torch.tensor([5, 0, 47, 5]))
                 assert found.dtype == getattr(torch, dtype)
                 assert _error(found, exact) <= self.weight_error[dtype], (format, dtype)
-            x = _activations(4, dtype)
+            x = self._activations(4, dtype)
             expected = x.float() @ tied.dequantized().t()
             found = tied.apply(x, StepContext(4))
             assert _error(found, expected) <= self.product_error[dtype], (format, dtype)
@@ -157,7 +161,7 @@ class QuantizerContract:
         """What is loaded is copied: the file may change or go away after `finish`."""
         for format, dtype in self.cases():
             tensors = self.tensors(format)
-            method = self.loaded(_spec(dtype), tensors)
+            method = self.loaded(self._spec(dtype), tensors)
             before = method.dequantized().clone()
             for tensor in tensors:
                 tensor.data[:] = 17
@@ -166,9 +170,9 @@ class QuantizerContract:
     def test_activations_are_only_read(self) -> None:
         """The model still needs them."""
         for format, dtype in self.cases():
-            method = self.loaded(_spec(dtype), self.tensors(format))
+            method = self.loaded(self._spec(dtype), self.tensors(format))
             for rows in (1, 40):
-                x = _activations(rows, dtype)
+                x = self._activations(rows, dtype)
                 before = x.clone()
                 method.apply(x, StepContext(rows))
                 assert torch.equal(x, before), (format, dtype)
@@ -176,10 +180,10 @@ class QuantizerContract:
     def test_a_product_repeats_to_the_bit(self) -> None:
         """Nothing is left over from the call before."""
         for format, dtype in self.cases():
-            method = self.loaded(_spec(dtype), self.tensors(format))
-            x = _activations(5, dtype)
+            method = self.loaded(self._spec(dtype), self.tensors(format))
+            x = self._activations(5, dtype)
             first = method.apply(x, StepContext(5)).clone()
-            method.apply(_activations(40, dtype), StepContext(40))
+            method.apply(self._activations(40, dtype), StepContext(40))
             assert torch.equal(method.apply(x, StepContext(5)), first), (format, dtype)
 
     def test_deterministic_rows_do_not_depend_on_each_other(self) -> None:
@@ -187,9 +191,9 @@ class QuantizerContract:
         if not self.deterministic:
             pytest.skip("it does not offer deterministic linears")
         for format, dtype in self.cases():
-            spec = replace(_spec(dtype, bias=True), deterministic=True)
+            spec = replace(self._spec(dtype, bias=True), deterministic=True)
             method = self.loaded(spec, self.tensors(format), torch.ones(sum(PARTS)))
-            x = _activations(21, dtype)
+            x = self._activations(21, dtype)
             together = method.apply(x, StepContext(21))
             for row in range(21):
                 alone = method.apply(x[row : row + 1], StepContext(1))
@@ -200,7 +204,7 @@ class QuantizerContract:
         """Never weights that are whatever memory held."""
         for dtype in self.dtypes:
             tensors = self.tensors(self.formats[0])
-            method = self.make().linear(_spec(dtype))
+            method = self.make().linear(self._spec(dtype))
             method.load(0, tensors[0])
             method.load(2, tensors[2])
             with pytest.raises(CheckpointError, match=r"layers\.3\.qkv"):
@@ -208,7 +212,7 @@ class QuantizerContract:
 
     def test_a_missing_bias_is_an_error(self) -> None:
         """The same for biases."""
-        method = self.make().linear(_spec(self.dtypes[0], bias=True))
+        method = self.make().linear(self._spec(self.dtypes[0], bias=True))
         for part, tensor in enumerate(self.tensors(self.formats[0])):
             method.load(part, tensor)
         with pytest.raises(CheckpointError, match=r"layers\.3\.qkv"):
@@ -216,8 +220,12 @@ class QuantizerContract:
 
     def test_a_misshapen_tensor_is_an_error_that_names_it(self) -> None:
         """Transposed, too short or too wide."""
-        for shape in ((INPUTS, PARTS[0]), (PARTS[0] - 16, INPUTS), (PARTS[0], 2 * INPUTS)):
-            method = self.make().linear(_spec(self.dtypes[0]))
+        for shape in (
+            (self.inputs, PARTS[0]),
+            (PARTS[0] - 16, self.inputs),
+            (PARTS[0], 2 * self.inputs),
+        ):
+            method = self.make().linear(self._spec(self.dtypes[0]))
             with pytest.raises(CheckpointError, match="odd_one"):
                 method.load(0, self.stored("odd_one", torch.ones(shape), self.formats[0]))
 
@@ -226,7 +234,7 @@ class QuantizerContract:
         for dtype in self.dtypes:
             weights = []
             for seed in (1, 1, 2):
-                method = self.make().linear(_spec(dtype, bias=True))
+                method = self.make().linear(self._spec(dtype, bias=True))
                 method.randomize(torch.Generator().manual_seed(seed), 0.125)
                 method.finish()
                 weights.append(method.dequantized())
@@ -238,12 +246,12 @@ class QuantizerContract:
     def test_resident_bytes_do_not_shrink_what_is_there(self) -> None:
         """At least two bits a weight, twice as much for twice the rows, and the same later."""
         for format, dtype in self.cases():
-            method = self.loaded(_spec(dtype), self.tensors(format))
+            method = self.loaded(self._spec(dtype), self.tensors(format))
             before = method.resident_bytes()
-            assert before >= sum(PARTS) * INPUTS // 4
-            method.apply(_activations(9, dtype), StepContext(9))
+            assert before >= sum(PARTS) * self.inputs // 4
+            method.apply(self._activations(9, dtype), StepContext(9))
             assert method.resident_bytes() == before
-            spec = replace(_spec(dtype), parts=PARTS * 4)
+            spec = replace(self._spec(dtype), parts=PARTS * 4)
             larger = self.loaded(spec, self.tensors(format) * 4)
             assert larger.resident_bytes() > 2 * before
 
@@ -256,14 +264,12 @@ class QuantizerContract:
         assert any("iq7_zz" in reason for reason in reasons)
         assert any("int13" in reason for reason in quantizer.supports(self.formats, "int13", CPU))
 
+    def _spec(self, dtype: str, *, bias: bool = False) -> LinearSpec:
+        return LinearSpec("layers.3.qkv", self.inputs, PARTS, bias=bias, dtype=dtype)
 
-def _spec(dtype: str, *, bias: bool = False) -> LinearSpec:
-    return LinearSpec("layers.3.qkv", INPUTS, PARTS, bias=bias, dtype=dtype)
-
-
-def _activations(rows: int, dtype: str) -> torch.Tensor:
-    values = torch.randn(rows, INPUTS, generator=torch.Generator().manual_seed(rows))
-    return values.to(getattr(torch, dtype))
+    def _activations(self, rows: int, dtype: str) -> torch.Tensor:
+        generator = torch.Generator().manual_seed(rows)
+        return torch.randn(rows, self.inputs, generator=generator).to(getattr(torch, dtype))
 
 
 def _error(found: torch.Tensor, expected: torch.Tensor) -> float:

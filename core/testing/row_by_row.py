@@ -133,6 +133,19 @@ class RowByRow(Sampler):
             processor.observe(sampled, rows)
         return sampled
 
+    def logprobs(
+        self, logits: torch.Tensor, tokens: torch.Tensor, wanted: torch.Tensor, most: int
+    ) -> DeviceLogprobs:
+        """See `Sampler.logprobs`."""
+        rows, alternatives = logits.numpy().astype(np.float64), wanted.tolist()
+        reports = [
+            self.score(rows[row], token, alternatives[row], (row, 0))
+            for row, token in enumerate(tokens.tolist())
+        ]
+        found = self.stack(reports)
+        assert found is not None
+        return found
+
     def whose(self, row: int, rows: RowContext) -> tuple[Slot, list[int]]:
         """Return the request of a row, and the drafts before the row."""
         request = int(rows.row_request[row])
@@ -232,11 +245,17 @@ class RowByRow(Sampler):
     def report(self, row: Row, own: Slot, where: tuple[int, int, int]) -> Report:
         """Return the logprobs of a token; `where` is request, offset and token."""
         request, offset, token = where
+        return self.score(row, token, own.logprobs, (request, offset))
+
+    def score(self, row: Row, token: int, most: int, where: tuple[int, int]) -> Report:
+        """Return the logprobs of a token; `where` is request and offset."""
+        if not self.sound(row):
+            return *where, math.nan, 1, [], []
         logprobs = row - row.max() - math.log(np.exp(row - row.max()).sum())
         order = np.argsort(-logprobs, kind="stable").tolist()
-        kept = [one for one in order if math.isfinite(logprobs[one])][: own.logprobs]
+        kept = [one for one in order if math.isfinite(logprobs[one])][:most]
         values = logprobs[kept].tolist()
-        return request, offset, float(logprobs[token]), order.index(token) + 1, kept, values
+        return *where, float(logprobs[token]), order.index(token) + 1, kept, values
 
     def reported(self, raw: Row, done: Row) -> Row:
         """Return the logits whose logprobs are reported."""

@@ -118,6 +118,22 @@ class ProcessingTests(SamplerMaking):
         assert found.top_ids == [0, 1, 3]
         assert np.allclose(found.top_logprobs, [2.0 - total, 1.0 - total, 1.0 - total], atol=1e-5)
 
+    def test_given_tokens_are_reported_as_chosen_ones_are(self) -> None:
+        """Each row its token and its number of alternatives; NaN where the logits are faulty."""
+        logits = torch.tensor([[2.0, 1.0, 0.0, 1.0]] * 3 + [[math.nan, 1.0, 0.0, 1.0]])
+        sampler = self.sampler(vocab=4)
+        tokens, wanted = torch.tensor([3, 0, 2, 1]), torch.tensor([3, 0, 1, 2])
+        found = sampler.logprobs(logits.clone(), tokens, wanted, 3)
+        total = math.log(sum(math.exp(one) for one in (2, 1, 0, 1)))
+        expected = [1.0 - total, 2.0 - total, 0.0 - total]
+        assert np.allclose(found.chosen[:3].tolist(), expected, atol=1e-5)
+        assert found.rank[:3].tolist() == [3, 1, 4]
+        ids = [[one for one in row if one >= 0] for row in found.ids[:3].tolist()]
+        assert ids == [[0, 1, 3], [], [0]]
+        assert math.isclose(float(found.values[2, 0]), 2.0 - total, abs_tol=1e-5)
+        assert math.isnan(found.chosen[3])
+        assert (found.request.tolist(), found.offset.tolist()) == ([0, 1, 2, 3], [0] * 4)
+
     def test_only_requests_that_ask_get_logprobs_each_its_number(self) -> None:
         """Nought means the chosen token's alone; the vocabulary is the most."""
         wants = [None, 0, 2, 9]

@@ -173,7 +173,7 @@ class ScriptedEngine:
         total = self.traits.pages
         return (PoolUsage(total, total - in_use, 0, in_use, 0),)
 
-    def reset_cache(self) -> int:
+    def reset_cache(self, *, tiers: bool = True) -> int:
         """Forget every prefix."""
         dropped = len(self._cached)
         self._cached.clear()

@@ -13,6 +13,7 @@ from ..loop.batch import Batch
 from ..loop.columns import Share
 from ..loop.pack import pack_step
 from ..loop.state import RequestState, Status
+from ..step import int32
 from .engines import make_request
 
 if TYPE_CHECKING:
@@ -97,6 +98,7 @@ class StepDriver:
         *shares: tuple[RequestState, int],
         rows: Rows = Rows.AUTO,
         masks: NDArray[np.int32] | None = None,
+        nano_batch: Sequence[int] = (),
     ) -> int:
         """Launch a step and its choice of tokens; wait for the oldest if too many are in flight.
 
@@ -104,6 +106,7 @@ class StepDriver:
             *shares: Requests, and how many of their tokens to compute.
             rows: Which positions get logits; `AUTO` as in the engine.
             masks: For `Executor.sample`.
+            nano_batch: Number of each request's nano-batch, in the order of `shares`.
 
         Returns:
             The step's id.
@@ -115,6 +118,9 @@ class StepDriver:
                 which = Rows.LAST if state.computed + tokens >= state.known else Rows.NONE
             batch.shares.append(Share(state, state.computed, tokens, 0, which))
         batch.arrange()
+        if nano_batch:
+            number = {state.uid: one for (state, _), one in zip(shares, nano_batch, strict=True)}
+            batch.nano_batch = int32([number[state.uid] for state in batch.columns.states])
         self.order[batch.step] = batch.columns.states
         self.executor.launch(pack_step(batch))
         for share in batch.shares:

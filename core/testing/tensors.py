@@ -25,7 +25,7 @@ def stored_tensor(
         name: In the file.
         values: float32; rows of packed formats are whole blocks of 32.
         format: `f32`, `f16`, `bf16`, `q4_0`, `q4_1` or `q8_0`. The last three round `values`:
-            `CheckpointTensor.dequantize` tells what was kept.
+            `CheckpointTensor.dequantize` tells what was kept. `blocks` makes other formats.
         file: For messages.
     """
     if format in _PLAIN:
