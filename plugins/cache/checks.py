@@ -57,6 +57,14 @@ def check_spec(
         )
 
 
+def keeps_all(kinds: Collection[str]) -> list[str]:
+    """Say why a manager that gives up no page cannot serve groups of these kinds."""
+    return [
+        f"it keeps all tokens, and the model has {one} layers. Choose cache 'paged'."
+        for one in sorted(set(kinds) - {"full"})
+    ]
+
+
 def _faults(place: int, group: GroupSpec, kinds: Collection[str]) -> list[str]:
     faults = []
     if group.kind not in kinds:

@@ -13,7 +13,11 @@ from camshaft.sizes import Bytes
 
 
 class PagedSettings(Settings):
-    """Settings of the `paged` cache: none beyond those of the recipe's `cache` section."""
+    """Settings of the `paged` cache."""
+
+    unit_tokens: PositiveInt = 256
+    """Tokens that are hashed, found and evicted together where nothing sets them apart, rounded up
+    to whole pages. Hits and evictions are exact to the page whatever it is."""
 
 
 class RadixSettings(Settings):

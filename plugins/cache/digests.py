@@ -6,24 +6,23 @@ last page before the unit. So one hash tells whether a whole unit is known, and 
 this one costs least for so few bytes.
 The first parent is the digest of what isolates pages from each other: model, dtype and layout (the
 identity of the spec), page size, adapter and salt, and, where there is a cache namespace, of that
-and its version, and of an origin, where there is one. A hash this strong stands for the tokens: a
-look-up compares nothing else, and nobody can make two prefixes collide.
+and its version, and of an origin, where there is one. A hash this strong stands for the tokens:
+where it is equal, nothing else is compared, and nobody can make two prefixes collide.
 """
 
 from __future__ import annotations
 
 from hashlib import blake2b, sha256
-from struct import pack
 from typing import TYPE_CHECKING
+
+from .text import TOKEN_BYTES, token_bytes
 
 if TYPE_CHECKING:
     from camshaft.contracts.cache import Prefix
 
 DIGEST_BYTES = 16
 UNIT = 8
-"""Pages in a unit."""
-
-_TOKEN_BYTES = 4
+"""Pages in a unit, where nothing else is said."""
 
 
 def _digest(*parts: bytes | memoryview) -> bytes:
@@ -36,17 +35,20 @@ def _digest(*parts: bytes | memoryview) -> bytes:
 class PageDigests:
     """Hashes prefixes page by page; what is hashed once is kept in the prefix's memo."""
 
-    def __init__(self, identity: bytes, page_tokens: int) -> None:
+    def __init__(self, identity: bytes, page_tokens: int, unit: int = UNIT) -> None:
         """Hash for one kind of pages.
 
         Args:
             identity: Digest of everything that makes pages incompatible.
             page_tokens: Tokens in a page.
+            unit: Pages in a unit.
         """
+        self.unit = unit
         self._page_tokens = page_tokens
         self._base = _digest(identity, b"/", page_tokens.to_bytes(8, "little"))
-        self._memo = f"page digests {self._base.hex()}"
-        self._ends = f"unit digests {self._base.hex()}"
+        self._memo = f"page digests {unit} {self._base.hex()}"
+        self._ends = f"unit digests {unit} {self._base.hex()}"
+        self._root = f"root digest {self._base.hex()}"
 
     def root(self, prefix: Prefix) -> bytes:
         """Return the parent of the prefix's first page."""
@@ -74,16 +76,20 @@ class PageDigests:
         if known is None:
             known = prefix.memo[self._memo] = []
         while len(known) < pages:
-            unit, done = divmod(len(known), UNIT)
-            parent = known[unit * UNIT - 1] if unit else self.root(prefix)
-            text = self._text(prefix, unit, min(UNIT, pages - unit * UNIT))
+            unit, done = divmod(len(known), self.unit)
+            parent = known[unit * self.unit - 1] if unit else self.parent(prefix, 0)
+            text = self.text(prefix, unit, min(self.unit, pages - unit * self.unit))
             known += self._pages(parent, text)[done:]
         return known
 
-    def within(self, prefix: Prefix, unit: int, pages: int) -> list[bytes]:
-        """Return the digests of the first `pages` pages of a unit, or all of them."""
-        parent = self.end(prefix, unit - 1) if unit else self.root(prefix)
-        return self._pages(parent, self._text(prefix, unit, min(pages, UNIT)))
+    def parent(self, prefix: Prefix, unit: int) -> bytes:
+        """Return the digest of the last page before a unit; of the first, the root."""
+        if unit:
+            return self.end(prefix, unit - 1)
+        root: bytes | None = prefix.memo.get(self._root)
+        if root is None:
+            root = prefix.memo[self._root] = self.root(prefix)
+        return root
 
     def end(self, prefix: Prefix, unit: int) -> bytes:
         """Return the digest of the last page of a unit, which is full.
@@ -92,20 +98,21 @@ class PageDigests:
         """
         ends: list[bytes] = prefix.memo.setdefault(self._ends, [])
         while len(ends) <= unit:
-            parent = ends[-1] if ends else self.root(prefix)
-            ends.append(self._last(parent, self._text(prefix, len(ends), UNIT)))
+            parent = ends[-1] if ends else self.parent(prefix, 0)
+            ends.append(self._last(parent, self.text(prefix, len(ends), self.unit)))
         return ends[unit]
 
-    def _text(self, prefix: Prefix, unit: int, pages: int) -> bytes:
+    def text(self, prefix: Prefix, unit: int, pages: int) -> bytes:
         """Return the tokens of the first `pages` pages of a unit."""
-        first, count = unit * UNIT * self._page_tokens, pages * self._page_tokens
-        tokens = prefix.tokens[first : first + count]
-        assert len(tokens) == count, "a page that is not full has no digest"
-        return pack(f"<{count}i", *tokens)
+        first, count = unit * self.unit * self._page_tokens, pages * self._page_tokens
+        text = token_bytes(prefix, first + count)
+        text = text[first * TOKEN_BYTES : (first + count) * TOKEN_BYTES]
+        assert len(text) == count * TOKEN_BYTES, "a page that is not full has no digest"
+        return bytes(text)
 
     def _pages(self, parent: bytes, text: bytes) -> list[bytes]:
         """Hash the pages of a unit, given the parent of its first."""
-        size = self._page_tokens * _TOKEN_BYTES
+        size = self._page_tokens * TOKEN_BYTES
         return [self._last(parent, text[:end]) for end in range(size, len(text) + 1, size)]
 
     def _last(self, parent: bytes, text: bytes) -> bytes:

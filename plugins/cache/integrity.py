@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from camshaft.contracts.cache import NULL_PAGE
 
 from .matching import passed_pages
+from .pages import CLASSES, EVICTABLE, FENCED, FREE, HELD, LEASED, pages_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from .cached_run import CachedRun
     from .paged import Paged
     from .pool import Pool
     from .tables import PageTables
@@ -29,7 +33,8 @@ def broken_invariants(cache: Paged) -> list[str]:
             for page in tables.groups[place]
             if page != NULL_PAGE
         )
-        leased = Counter(page for pages in cache.leases.values() for page in pages[place])
+        leases = [ids for lease in cache.leases.values() for ids in lease[place]]
+        leased = Counter(page for ids in leases for page in ids.tolist())
         found = [*_holders(pool, held, leased), *_classes(pool), *_index(pool)]
         broken += [f"pool {place}: {one}" for one in found]
     return broken
@@ -57,69 +62,71 @@ def _table(cache: Paged, tables: PageTables, group: int) -> Iterator[str]:
     held = table[passed:]
     if NULL_PAGE in held or len(set(held)) < len(held):
         yield f"holds a page twice, or the null page: {held}"
-    digests = cache.index.digests(tables.prefix, tables.considered)
-    for place, digest in enumerate(digests):
-        cached = cache.pools[group].cached.get(table[place])
-        if cached is not None and cached.digest != digest:
-            yield f"holds page {table[place]} at {place}, which is cached for other tokens"
+    pool = cache.pools[group]
+    cached = {page: run for run in pool.index for page in run.ids}
+    for unit in cache.index.units(tables.prefix, 0, tables.considered):
+        for place, page in enumerate(table[unit.start : tables.considered]):
+            run, end = cached.get(page), (place + 1) * pool.index.page_bytes
+            if run is None or end > len(unit.text):
+                continue
+            same = run.parent == unit.parent and run.text[:end] == unit.text[:end]
+            if not same or run.ids[place - run.first] != page:
+                yield f"holds page {page} at {unit.start + place}, which is cached for other tokens"
 
 
 def _holders(pool: Pool, held: Counter[int], leased: Counter[int]) -> Iterator[str]:
-    for page in range(1, pool.total + 1):
-        if pool.holders[page] != held[page]:
-            yield f"page {page} counts {pool.holders[page]} holders, {held[page]} tables hold it"
-    if pool.leases != leased:
-        yield f"leases count {dict(pool.leases)} and hold {dict(leased)}"
-    beyond = [page for page in {*held, *leased} if not 1 <= page <= pool.total]
+    holders, leases = pool.pages.holders.tolist(), pool.pages.leases.tolist()
+    for page in range(1, pool.pages.total + 1):
+        if holders[page] != held[page]:
+            yield f"page {page} counts {holders[page]} holders, {held[page]} tables hold it"
+        if leases[page] != leased[page]:
+            yield f"page {page} counts {leases[page]} leases, it has {leased[page]}"
+    beyond = [page for page in {*held, *leased} if not 1 <= page <= pool.pages.total]
     if beyond:
         yield f"pages {beyond} are held and do not exist"
 
 
 def _classes(pool: Pool) -> Iterator[str]:
-    """Check that every page is in exactly one class, and the counts with it."""
-    classes: dict[str, list[int]] = {
-        "free": pool.free,
-        "evictable": [one.page for one in pool.evictable],
-        "fenced": list(pool.fenced),
-        "leased": [page for page in pool.leases if not pool.holders[page]],
-        "in use": [page for page in range(1, pool.total + 1) if pool.holders[page]],
-    }
-    seen = Counter(page for pages in classes.values() for page in pages)
-    for page in range(1, pool.total + 1):
-        if seen[page] != 1:
-            names = [name for name, pages in classes.items() if page in pages]
-            yield f"page {page} is {' and '.join(names) or 'lost'}"
-    usage = pool.usage()
-    counts = {name: len(pages) for name, pages in classes.items()}
-    if usage[1:] != (
-        counts["free"],
-        counts["evictable"],
-        counts["in use"],
-        counts["fenced"] + counts["leased"],
-    ):
-        yield f"it reports {usage} and has {counts}"
-    early = [page for page in [*pool.free, *classes["evictable"]] if not _is_quiet(pool, page)]
-    if early:
-        yield f"pages {early} may still be touched by steps in flight, and can be had"
+    """Check that every page is in the one class that it should be in, and the counts with it."""
+    pages = pool.pages
+    rest = np.where(pages.run > 0, EVICTABLE, FREE)
+    rest = np.where(pages.newest > pages.complete, FENCED, rest)
+    rest = np.where(pages.leases > 0, LEASED, rest)
+    deserved = np.where(pages.holders > 0, HELD, rest).tolist()
+    state, free = pages.state.tolist(), Counter(pages.free)
+    for page in range(1, pages.total + 1):
+        name = CLASSES[state[page]]
+        if state[page] != deserved[page]:
+            yield f"page {page} is {name}, it should be {CLASSES[deserved[page]]}"
+        if free[page] != (state[page] == FREE):
+            yield f"page {page} is {name}, and {free[page]} times among the free ones"
+    counts = [state[1:].count(one) for one in range(len(CLASSES))]
+    if counts != pages.counts:
+        yield f"it counts {pages.counts} pages in its classes and has {counts}"
 
 
-def _is_quiet(pool: Pool, page: int) -> bool:
-    return pool.newest[page] <= pool.complete
+def _run(pool: Pool, number: int, run: CachedRun) -> Iterator[str]:
+    name = f"the run of pages {run.ids.tolist()}"
+    if pool.index.units.get(run.parent, {}).get(pool.index.key(run)) is not run:
+        yield f"{name} is cached, but cannot be found by its text"
+    if run.number != number or (pool.pages.run[pages_of(run.ids)] != number).any():
+        yield f"{name} is not what they say that they are in"
+    if len(run.text) != run.end * pool.index.page_bytes or run.pages != len(run.ids):
+        yield f"{name} has {len(run.text)} bytes of text"
+    if pool.pages.changes(pages_of(run.ids)):
+        yield f"{name} is held, leased or fenced in part"
+    if (run in pool.evictable) != (pool.pages.state[run.ids[0]] == EVICTABLE):
+        yield f"{name} can be evicted if and only if it must not"
 
 
 def _index(pool: Pool) -> Iterator[str]:
-    for page, cached in pool.cached.items():
-        if cached.page != page or pool.index.get(cached.digest) is not cached:
-            yield f"page {page} is cached, but cannot be found by its digest"
-    if len(pool.index) != len(pool.cached):
-        yield f"{len(pool.index)} digests lead to {len(pool.cached)} cached pages"
-    unknown = [one.page for one in pool.evictable if pool.cached.get(one.page) is not one]
-    if unknown:
-        yield f"pages {unknown} are evictable, but not cached"
-    known = Counter(one for pages in pool.generations.all_pages() for one in pages)
-    named = [one for one in pool.cached.values() if one.generation is not None]
+    for number, run in pool.runs.items():
+        yield from _run(pool, number, run)
+    numbered = int(np.count_nonzero(pool.pages.run))
+    cached = sum(len(run.ids) for run in pool.index)
+    if numbered != cached:
+        yield f"{numbered} pages have a run, and {cached} are in one that can be found"
+    known = Counter(one for runs in pool.generations.all_runs() for one in runs)
+    named = [one for one in pool.runs.values() if one.generation is not None]
     if known != Counter(named):
-        yield f"{len(named)} cached pages have a generation, {known.total()} are in one"
-    overdue = [page for page, step in pool.fenced.items() if step <= pool.complete]
-    if overdue:
-        yield f"pages {overdue} wait for steps that are complete"
+        yield f"{len(named)} cached runs have a generation, {known.total()} are in one"

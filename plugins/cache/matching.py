@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Container, Sequence
+
+Name = TypeVar("Name")
+"""Of a page: a digest of its text, or its place in one text."""
 
 
 def passed_pages(tokens: int, window: int, page_tokens: int) -> int:
@@ -22,9 +25,9 @@ def passed_pages(tokens: int, window: int, page_tokens: int) -> int:
 
 
 def longest_match(
-    indexes: Sequence[Container[bytes]],
+    indexes: Sequence[Container[Name]],
     windows: Sequence[int],
-    digests: Sequence[bytes],
+    names: Sequence[Name],
     limit: int,
     page_tokens: int,
 ) -> int:
@@ -34,38 +37,38 @@ def longest_match(
     next token can see.
 
     Args:
-        indexes: Cached pages by digest, for each group.
+        indexes: Names of the cached pages of each group.
         windows: Of each group; 0 is full.
-        digests: Of the prefix's pages.
+        names: Of the prefix's pages, in order.
         limit: Most pages to return.
         page_tokens: Tokens in a page.
     """
     length = limit
     for index, window in zip(indexes, windows, strict=True):
         if not window:
-            length = _leading(index, digests, length)
+            length = _leading(index, names, length)
     settled = False
     while length and not settled:
         settled = True
         for index, window in zip(indexes, windows, strict=True):
             if not window:
                 continue
-            shorter = _covered(index, digests, length, window, page_tokens)
+            shorter = _covered(index, names, length, window, page_tokens)
             settled &= shorter == length
             length = shorter
     return length
 
 
-def _leading(index: Container[bytes], digests: Sequence[bytes], limit: int) -> int:
+def _leading(index: Container[Name], names: Sequence[Name], limit: int) -> int:
     for place in range(limit):
-        if digests[place] not in index:
+        if names[place] not in index:
             return place
     return limit
 
 
 def _covered(
-    index: Container[bytes],
-    digests: Sequence[bytes],
+    index: Container[Name],
+    names: Sequence[Name],
     length: int,
     window: int,
     page_tokens: int,
@@ -73,7 +76,7 @@ def _covered(
     """Return the most pages up to `length` whose window is held."""
     place = length - 1
     while place >= passed_pages(length * page_tokens, window, page_tokens):
-        if digests[place] not in index:
+        if names[place] not in index:
             # Every longer match that sees this page fails; the first to end before it may do.
             length = place
         place -= 1

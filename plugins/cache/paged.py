@@ -1,17 +1,19 @@
-"""Paged KV cache: fixed-size pages with reference counts, reused by a hash of their content.
+"""Paged KV cache: fixed-size pages with reference counts, reused by hash and content.
 
 Source: Kwon et al., "Efficient Memory Management for Large Language Model Serving with
 PagedAttention", SOSP 2023 (arXiv 2309.06180), sections 4.2 to 4.4: page tables, sharing, copy on
-write. Departures: pages are found again by a chained hash (see `digests`), so that requests share
-without being told to; groups with a sliding window give up what the window has passed; and reuse
-waits for the steps in flight (see `pool`). Pages that a prompt fills are registered with their
-step; those that generated tokens fill when their request is freed or forked, or a window passes
-them, so that a step that only decodes does not touch the index.
+write. Departures: pages are found again by a chained hash of all before their unit, and by their
+tokens in it (see `cached_run`), so that requests share without being told to; groups with a sliding
+window give up what the window has passed; and reuse waits for the steps in flight (see `pages`).
+Pages that a prompt fills are registered with their step; those that generated tokens fill when
+their request is freed or forked, or a window passes them, so that a step that only decodes does not
+touch the index.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from array import array
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from camshaft.contracts.cache import (
     EMPTY_DELTA,
@@ -31,19 +33,26 @@ from .checks import check_commit, check_fork, check_shrink, check_spec
 from .integrity import broken_invariants
 from .manager import PageManager
 from .matching import passed_pages
-from .pool import CachedPage, Pool
+from .pages import Pages, pages_of
+from .pool import Pool
 from .prefix_index import PrefixIndex
 from .tables import PageTables
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from .components import PagedSettings
+
+
+_Adopted: TypeAlias = tuple["array[int]", ...]
+"""Cached pages of each group."""
 
 
 class _Found(NamedTuple):
     """The handle of a hit."""
 
     epoch: int
-    pages: tuple[list[CachedPage], ...]
+    pages: _Adopted
 
 
 class Paged(PageManager[PageTables]):
@@ -51,7 +60,7 @@ class Paged(PageManager[PageTables]):
 
     Attributes:
         pools: One for each group.
-        leases: By name, the pages of each pool that it holds.
+        leases: By name, the pages of each pool that it holds, request by request.
     """
 
     def __init__(self, settings: PagedSettings, spec: CacheSpec) -> None:
@@ -64,11 +73,12 @@ class Paged(PageManager[PageTables]):
         super().__init__(spec)
         self.settings = settings
         self.pools = [Pool(group.pages, spec) for group in spec.groups]
-        self.index = PrefixIndex(spec, self.pools)
-        self.leases: dict[str, list[list[int]]] = {}
+        unit = -(-settings.unit_tokens // spec.page_tokens)
+        self.index = PrefixIndex(spec, self.pools, unit)
+        self.leases: dict[str, list[list[Pages]]] = {}
         self._windows = [group.window for group in spec.groups]
         self._sliding = [place for place, window in enumerate(self._windows) if window]
-        self._nothing: tuple[list[CachedPage], ...] = tuple([] for _ in self.pools)
+        self._nothing: _Adopted = tuple(array("i") for _ in self.pools)
 
     def match(self, prefix: Prefix, limit: int) -> Hit:
         """See `KVManager.match`. `ready` is a multiple of the page; nothing is ever loading."""
@@ -93,15 +103,15 @@ class Paged(PageManager[PageTables]):
         if count <= 0:
             return EMPTY_DELTA
         for pool in self.pools:
-            if len(pool.free) < count:  # else there is nothing to reckon: the usual case
+            if len(pool.pages.free) < count:  # else there is nothing to reckon: the usual case
                 lacking = self._lacking(count, self._nothing)
                 if lacking is not None:
                     return lacking
                 break
         writes = []
         for group, table in enumerate(tables.groups):
-            taken = self._take(group, count)
-            table.extend(taken)
+            taken = self._take(group, count, uid)
+            table += taken
             writes.append(TableWrite(group, first, taken))
         return Delta(tuple(writes))
 
@@ -116,10 +126,10 @@ class Paged(PageManager[PageTables]):
             return lacking
         # Hits leave the evictable pages before new ones are taken, which might evict them.
         for pool, kept in zip(self.pools, adopted, strict=True):
-            pool.adopt(kept, prefix.priority)
+            pool.adopt(kept, uid, prefix.priority)
         passed = [passed_pages(ready, window, size) for window in self._windows]
         groups = [
-            [NULL_PAGE] * passed[group] + [one.page for one in kept] + self._take(group, count)
+            [*[NULL_PAGE] * passed[group], *kept, *self._take(group, count, uid)]
             for group, kept in enumerate(adopted)
         ]
         if self.index.see(prefix, self.requests.values()):
@@ -130,7 +140,7 @@ class Paged(PageManager[PageTables]):
         )
         return _whole(groups)
 
-    def _unpack(self, hit: Hit | None, tokens: int) -> tuple[int, tuple[list[CachedPage], ...]]:
+    def _unpack(self, hit: Hit | None, tokens: int) -> tuple[int, _Adopted]:
         if hit is None or not hit.ready:
             return 0, self._nothing
         found = hit.handle
@@ -140,27 +150,29 @@ class Paged(PageManager[PageTables]):
             raise ValueError(f"the hit brings {hit.ready} tokens to an allocation for {tokens}")
         return hit.ready, found.pages
 
-    def _lacking(self, count: int, adopted: tuple[list[CachedPage], ...]) -> Wait | NoSpace | None:
+    def _lacking(self, count: int, adopted: _Adopted) -> Wait | NoSpace | None:
         """Say what stands in the way of `count` new pages in every pool, or None."""
         ticket = 0
         for place, (pool, kept) in enumerate(zip(self.pools, adopted, strict=True)):
-            if count <= len(pool.free):
+            pages = pool.pages
+            if count <= len(pages.free):
                 continue
-            short = count - pool.available(kept)
+            ids = pages_of(kept)
+            short = count - pages.available(ids)
             if short <= 0:
                 continue
-            step = pool.when(short, kept)
+            step = pages.when(short, ids)
             if step is None:
-                return NoSpace(place, short - pool.coming(kept))
+                return NoSpace(place, short - pages.coming(ids))
             ticket = max(ticket, step)
         return Wait(ticket) if ticket else None
 
-    def _take(self, group: int, count: int) -> list[int]:
+    def _take(self, group: int, count: int, uid: int) -> Sequence[int]:
         """Take pages that were seen to be available."""
-        pool = self.pools[group]
-        if count > len(pool.free):
-            self._evict(group, count - len(pool.free), "space")
-        return pool.take(count)
+        pages = self.pools[group].pages
+        if count > len(pages.free):
+            self._evict(group, count - len(pages.free), "space")
+        return [pages.take_one(uid)] if count == 1 else pages.take(count, uid)
 
     def _evict(self, group: int, count: int, why: str) -> int:
         return self._note_gone(group, self.pools[group].evict(count), why)
@@ -193,8 +205,7 @@ class Paged(PageManager[PageTables]):
             end = passed_pages(tables.committed, self._windows[group], self._page_tokens)
             if end <= first:
                 continue
-            passed = table[first:end][::-1]
-            self.pools[group].drop(passed, step, self.spec.now(), tables.committed)
+            self.pools[group].drop(table[first:end], step, self.spec.now(), tables.committed)
             table[first:end] = [NULL_PAGE] * (end - first)
             tables.passed[group] = end
             writes.append(TableWrite(group, first, [NULL_PAGE] * (end - first)))
@@ -217,7 +228,7 @@ class Paged(PageManager[PageTables]):
         check_shrink(tables, tokens)
         keep = -(-tokens // self._page_tokens)
         for pool, table in zip(self.pools, tables.groups, strict=True):
-            pool.drop(table[keep:][::-1], step, self.spec.now(), tables.committed)
+            pool.drop(table[keep:], step, self.spec.now(), tables.committed)
             del table[keep:]
 
     def fork(self, parent: int, child: int, prefix: Prefix, at: int) -> Delta | NoSpace:
@@ -234,14 +245,14 @@ class Paged(PageManager[PageTables]):
         self._register(source)
         full, partial = at // self._page_tokens, at % self._page_tokens > 0
         for place, pool in enumerate(self.pools):
-            if partial and not pool.available():
+            if partial and not pool.pages.available():
                 return NoSpace(place, 1)
         copies, groups = [], []
         for group, (pool, table) in enumerate(zip(self.pools, source.groups, strict=True)):
             pages = table[:full]
-            pool.share([page for page in pages if page != NULL_PAGE])
+            pool.share([page for page in pages if page != NULL_PAGE], child)
             if partial:
-                pages += self._take(group, 1)
+                pages += self._take(group, 1, child)
                 copies.append(PageCopy(group, table[full], pages[full]))
             groups.append(pages)
         passed = [min(one, full) for one in source.passed]
@@ -261,22 +272,28 @@ class Paged(PageManager[PageTables]):
         tables = self._known(uid)
         del self.requests[uid]
         if forget:
-            forgotten = self.index.distrust(uid, self.requests.values())
-            self._note_all("evicted", forgotten, "forgotten")
+            self.distrust(uid)
         else:
             self._register(tables)
-        pages = [[page for page in reversed(one) if page != NULL_PAGE] for one in tables.groups]
+        places = zip(tables.groups, tables.passed, strict=True)
+        pages = [table[passed:] for table, passed in places]
         if hold:
             self._lease(hold, pages)
         now = self.spec.now()
         for pool, dropped in zip(self.pools, pages, strict=True):
             pool.drop(dropped, step, now, tables.committed)
 
+    def distrust(self, uid: int) -> None:
+        """See `KVManager.distrust`. Runs name their writer."""
+        forgotten = self.index.distrust(uid, self.requests.values())
+        self._note_all("evicted", forgotten, "forgotten")
+
     def _lease(self, name: str, pages: list[list[int]]) -> None:
         held = self.leases.setdefault(name, [[] for _ in self.pools])
         for pool, mine, more in zip(self.pools, held, pages, strict=True):
-            pool.lease(more)
-            mine.extend(more)
+            ids = pages_of(more)
+            pool.lease(ids)
+            mine.append(ids)
 
     def release(self, lease: str) -> None:
         """See `KVManager.release`.
@@ -288,7 +305,8 @@ class Paged(PageManager[PageTables]):
         if held is None:
             raise LookupError(f"no lease is called '{lease}', or it has ended")
         for pool, pages in zip(self.pools, held, strict=True):
-            pool.unlease(pages)
+            for ids in pages:
+                pool.unlease(ids)
 
     def fence(self, step: int) -> None:
         """See `KVManager.fence`."""

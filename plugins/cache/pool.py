@@ -1,74 +1,42 @@
-"""The pages of one KV group: who holds them, which are cached, and what they wait for.
+"""The pages of one KV group of the paged cache, and the runs of them that are cached.
 
-Each page is in one class at any time, in this order of precedence:
-
-    in use     a table holds it, any number of times
-    leased     no table does, a lease does                       counted as pinned
-    fenced     nobody does, but a step that may touch it is not
-               known to be complete; cached or not               counted as pinned
-    evictable  cached and unused
-    free       holds nothing
-
-So `free + evictable` is what can be had at once, and a page is never given out before its fence,
-cached or not. Cached pages can be adopted from any class.
+What a page is in, and who holds it, is told page by page in arrays (see `PageArrays`); what is
+cached is told run by run. All pages of a run are in one class at any time: who takes or gives back
+a part of one has it cut in two first.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from dataclasses import dataclass
+from array import array
+from itertools import pairwise
 from math import inf
 from typing import TYPE_CHECKING
 
-from camshaft.contracts.cache import PoolUsage
-from camshaft.contracts.eviction import Entry
+import numpy as np
+
 from camshaft.eviction_heap import EvictionHeap
 
+from .cached_run import CachedRun, RunsByText
 from .generations import Generations
 from .manager import Gone
+from .pages import EVICTABLE, PageArrays, Pages, pages_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
-    from camshaft.contracts.cache import CacheSpec
-
-    from .generations import Generation
-
-
-@dataclass(slots=True, eq=False, kw_only=True)
-class CachedPage(Entry):
-    """A full page that later requests may reuse.
-
-    Attributes:
-        page: Its id.
-        digest: Of its tokens and all before them.
-        parent: Digest of the page before it.
-        writer: Uid of the request that wrote it.
-        until_s: When it becomes too old to be served, whatever the policy says.
-        generation: The pages of the same version of its namespace, if it has one.
-        unit: Of the last page of a unit (see `PageDigests`), those before it; fewer if some were
-            not cached. They may have been evicted since.
-    """
-
-    page: int
-    digest: bytes
-    parent: bytes
-    writer: int
-    until_s: float = inf
-    generation: Generation | None = None
-    unit: tuple[CachedPage, ...] = ()
-
-    def is_fresh(self, now: float, most_s: float) -> bool:
-        """Whether it may be served now to a request that takes pages of `most_s` seconds."""
-        return self.expires_s > now and self.created_s > now - most_s
+    from camshaft.contracts.cache import CacheSpec, PoolUsage
 
 
 class Pool:
-    """Pages 1 to `total`. Knows nothing of requests, groups or tokens.
+    """Pages 1 to `total`. Knows nothing of requests but their uids.
 
     Attributes:
-        generations: Its pages by namespace and version.
-        timed: Whether there was ever a page that expires: else nobody has to look.
+        pages: Their classes, holders, leases and fences.
+        runs: The cached ones by number.
+        index: And by text.
+        evictable: Of these, the unused ones.
+        generations: By namespace and version.
+        timed: Whether there was ever a run that expires: else nobody has to look.
     """
 
     def __init__(self, total: int, spec: CacheSpec) -> None:
@@ -78,190 +46,236 @@ class Pool:
             total: How many.
             spec: For the eviction policy and the clock.
         """
-        self.total = total
-        self.free = list(range(total, 0, -1))
-        self.holders = [0] * (total + 1)
-        self.newest = [0] * (total + 1)
-        self.leases: Counter[int] = Counter()
-        self.fenced: dict[int, int] = {}
-        self.cached: dict[int, CachedPage] = {}
-        self.index: dict[bytes, CachedPage] = {}
-        self.evictable: EvictionHeap[CachedPage] = EvictionHeap(spec.eviction(), spec.now)
+        self.pages = PageArrays(total)
+        self.runs: dict[int, CachedRun] = {}
+        self.index = RunsByText(spec.page_tokens)
+        self.evictable: EvictionHeap[CachedRun] = EvictionHeap(spec.eviction(), spec.now)
         self.generations = Generations()
         self.timed = False
-        self.complete = 0  # steps count from 1
-        self._due: dict[int, list[int]] = {}
-        self._leased = 0
+        self._page_tokens = spec.page_tokens
+        self._numbers = 0
 
-    def available(self, kept: Collection[CachedPage] = ()) -> int:
-        """Return how many pages can be had at once if the cached pages `kept` stay."""
-        room = len(self.free) + len(self.evictable)
-        return room - sum(map(self.evictable.__contains__, kept)) if kept else room
+    def adopt(self, ids: array[int], uid: int, priority: int = 0) -> None:
+        """Give cached pages, in the order of a table, to one more holder.
 
-    def when(self, short: int, kept: Collection[CachedPage] = ()) -> int | None:
-        """Return the step whose completion frees `short` pages, or None if none does."""
-        stay = {one.page for one in kept}
-        coming = Counter(step for page, step in self.fenced.items() if page not in stay)
-        for step in sorted(coming):
-            short -= coming[step]
-            if short <= 0:
-                return step
-        return None
+        Args:
+            ids: The pages.
+            uid: Of a request.
+            priority: Its own.
+        """
+        if not ids:
+            return
+        pages = pages_of(ids)
+        for run in self._whole_runs(pages):
+            run.hits += 1
+            run.expires_s = run.until_s
+            run.priority = min(run.priority, priority)
+            if run in self.evictable:
+                self.evictable.remove(run)
+        self.pages.adopt(pages, uid)
 
-    def coming(self, kept: Collection[CachedPage] = ()) -> int:
-        """Return how many pages wait for a fence and for nothing else, without `kept`."""
-        return len(self.fenced) - sum(1 for one in kept if one.page in self.fenced)
-
-    def take(self, count: int) -> list[int]:
-        """Give `count` free pages to one holder. The caller has seen that there are so many."""
-        free, holders = self.free, self.holders
-        if count == 1:
-            page = free.pop()
-            holders[page] = 1
-            return [page]
-        taken = [free.pop() for _ in range(count)]
-        for page in taken:
-            holders[page] = 1
-        return taken
-
-    def adopt(self, pages: Iterable[CachedPage], priority: int = 0) -> None:
-        """Give cached pages to one more holder each, a request of this priority."""
-        holders, leases, fenced, evictable = self.holders, self.leases, self.fenced, self.evictable
-        for cached in pages:
-            page = cached.page
-            cached.hits += 1
-            cached.expires_s = cached.until_s
-            if priority < cached.priority:
-                cached.priority = priority
-            holders[page] += 1
-            if holders[page] > 1:
-                continue
-            if page in leases:
-                self._leased -= 1
-            elif fenced.pop(page, None) is None:
-                evictable.remove(cached)
-
-    def share(self, pages: Sequence[int]) -> None:
+    def share(self, ids: Sequence[int], uid: int) -> None:
         """Give pages that a table holds to one more holder."""
-        for page in pages:
-            self.holders[page] += 1
+        pages = pages_of(ids)
+        self._whole_runs(pages)
+        self.pages.adopt(pages, uid)
 
-    def drop(self, pages: Sequence[int], step: int, now: float, reach: int = 0) -> None:
+    def drop(self, ids: Sequence[int], step: int, now: float, reach: int = 0) -> None:
         """Take pages from one holder each.
 
         Args:
-            pages: Deepest first, so that policies without an opinion evict them in this order.
+            ids: In the order of its table.
             step: The newest step that may touch them through this holder.
             now: Seconds.
             reach: Tokens of the holder that were computed.
         """
-        holders, newest, known = self.holders, self.newest, self.cached
-        for page in pages:
-            if newest[page] < step:
-                newest[page] = step
-            holders[page] -= 1
-            cached = known.get(page)
-            if cached is not None and cached.reach < reach:
-                cached.reach = reach
-            if holders[page]:
-                continue
-            if cached is not None:
-                cached.touched_s = now
-            if page in self.leases:
-                self._leased += 1
-            else:
-                self._await_fence(page)
+        if not ids:
+            return
+        pages = pages_of(ids)
+        runs = self._whole_runs(pages)
+        self.pages.drop(pages, step)
+        holders = self.pages.holders
+        # Deepest first, so that policies without an opinion evict them in this order.
+        for run in reversed(runs):
+            run.reach = max(run.reach, reach)
+            if not holders.item(run.ids[0]):
+                run.touched_s = now
+                self._offer(run)
 
-    def lease(self, pages: Sequence[int]) -> None:
+    def lease(self, ids: Pages) -> None:
         """Keep pages that a table holds from being reused, until `unlease`."""
-        self.leases.update(pages)
+        self._whole_runs(ids)
+        self.pages.lease(ids)
 
-    def unlease(self, pages: Sequence[int]) -> None:
+    def unlease(self, ids: Pages) -> None:
         """Undo one `lease` of each page."""
-        for page in pages:
-            self.leases[page] -= 1
-            if self.leases[page]:
-                continue
-            del self.leases[page]
-            if not self.holders[page]:
-                self._leased -= 1
-                self._await_fence(page)
+        self._offer_all(self.pages.unlease(ids))
 
     def fence(self, step: int) -> None:
         """Note that all steps up to `step` are complete."""
-        self.complete = max(self.complete, step)
-        for due in [one for one in self._due if one <= step]:
-            for page in self._due.pop(due):
-                # Adopted in the meantime: the page waits under another step, or not at all.
-                if self.fenced.get(page) == due:
-                    del self.fenced[page]
-                    self._retire(page)
+        for ids in self.pages.fence(step):
+            if len(ids):
+                self._offer_all(ids)
 
-    def register(self, cached: CachedPage) -> None:
-        """Make a held page matchable. Neither it nor its digest may be registered."""
-        self.index[cached.digest] = self.cached[cached.page] = cached
-        self.timed |= cached.until_s < inf
+    def number(self) -> int:
+        """Return a number for a new run."""
+        self._numbers += 1
+        return self._numbers
 
-    def unregister(self, cached: CachedPage) -> None:
-        """Make a cached page unmatchable; it becomes free if it was evictable."""
-        was_evictable = cached in self.evictable
-        if self.evictable.knows(cached):
-            self.evictable.discard(cached)
-        self._forget(cached)
-        if was_evictable:
-            self.free.append(cached.page)
+    def register(self, runs: Sequence[CachedRun], namespace: bytes, version: int) -> int:
+        """Make runs of held pages of one request matchable; none may be so already.
+
+        Returns:
+            How many pages.
+        """
+        if not runs:
+            return 0
+        self.timed |= runs[0].until_s < inf
+        for run in runs:
+            self.runs[run.number] = run
+            self.index.add(run)
+            if namespace:
+                self.generations.add(run, namespace, version)
+        if len(runs) == 1:  # an answer, mostly
+            self.pages.cache(runs[0].ids, runs[0].number)
+            return len(runs[0].ids)
+        ids = array("i")
+        for run in runs:
+            ids += run.ids
+        numbers = np.repeat([run.number for run in runs], [len(run.ids) for run in runs])
+        self.pages.run[pages_of(ids)] = numbers
+        return len(ids)
+
+    def unregister(self, runs: Iterable[CachedRun]) -> int:
+        """Make runs unmatchable; return of how many pages. Those that nobody uses become free."""
+        gone = array("i")
+        for run in runs:
+            gone += run.ids
+            if self.evictable.knows(run):
+                self.evictable.discard(run)
+            self._forget(run)
+        self.pages.uncache(pages_of(gone))
+        return len(gone)
+
+    def split(self, run: CachedRun, keep: int) -> CachedRun:
+        """Cut a run in two after `keep` pages; return the new first part.
+
+        The policy's opinion stays with the second part, which goes before the first if both can.
+        """
+        self.index.remove(run)
+        cut = run.first + keep
+        head = CachedRun(
+            pages=keep,
+            depth=run.depth,
+            created_s=run.created_s,
+            touched_s=run.touched_s,
+            hits=run.hits,
+            priority=run.priority,
+            expires_s=run.expires_s,
+            reach=run.reach,
+            number=self.number(),
+            parent=run.parent,
+            text=run.text[: cut * self.index.page_bytes],
+            first=run.first,
+            ids=run.ids[:keep],
+            writer=run.writer,
+            step=run.step,
+            until_s=run.until_s,
+        )
+        run.ids = run.ids[keep:]
+        run.pages, run.first, run.depth = len(run.ids), cut, run.depth + keep * self._page_tokens
+        for one in (head, run):
+            self.index.add(one)
+        self.runs[head.number] = head
+        self.pages.run[pages_of(head.ids)] = head.number
+        if run.generation is not None:
+            self.generations.add(head, run.generation.key, run.generation.version)
+        if run in self.evictable:
+            self.evictable.insert(head)
+        return head
 
     def evict(self, count: int) -> Gone:
         """Turn up to `count` evictable pages into free ones, outdated first; return which."""
-        outdated = self._evict_outdated(count)
-        expired, pop, is_due = 0, self.evictable.pop, self.evictable.is_due
-        evicted: list[int] = []
-        while len(evicted) < count - outdated and (cached := pop()) is not None:
-            expired += is_due(cached)
-            self._forget(cached)
-            evicted.append(cached.page)
-        self.free += evicted
-        return Gone(outdated, expired, len(evicted) - expired)
+        going = array("i")
+        while len(going) < count and (run := self.generations.outdated()) is not None:
+            if run in self.evictable:
+                self._shorten(run, count - len(going), going, self.evictable.discard)
+            else:
+                self.unregister((run,))
+        outdated, expired = len(going), 0
+        while len(going) < count and (first := self.evictable.first()) is not None:
+            before = len(going)
+            is_due = self.evictable.is_due(first)
+            self._shorten(first, count - before, going, self.evictable.evict)
+            expired += is_due * (len(going) - before)
+        self.pages.uncache(pages_of(going))
+        return Gone(outdated, expired, len(going) - outdated - expired)
 
-    def _evict_outdated(self, count: int) -> int:
-        """The same, for pages whose namespace has a newer version; return how many became free."""
-        free = len(self.free)
-        while len(self.free) - free < count:
-            cached = self.generations.next_outdated()
-            if cached is None:
-                break
-            self.unregister(cached)
-        return len(self.free) - free
+    def _shorten(
+        self, run: CachedRun, count: int, going: array[int], drop: Callable[[CachedRun], None]
+    ) -> None:
+        """Move up to `count` pages from the end of an evictable run to `going`.
+
+        If that is all of it, `drop` takes it out of `evictable`.
+        """
+        keep = len(run.ids) - count
+        if keep <= 0:
+            going += run.ids
+            drop(run)
+            self._forget(run)
+            return
+        going += run.ids[keep:]
+        del run.ids[keep:]
+        run.pages = keep
+        run.text = run.text[: run.end * self.index.page_bytes]
+        run.after = b""
+
+    def _forget(self, run: CachedRun) -> None:
+        self.index.remove(run)
+        del self.runs[run.number]
+        run.number = 0
+        if run.generation is not None:
+            self.generations.remove(run)
+
+    def _whole_runs(self, ids: Pages) -> list[CachedRun]:
+        """Return the runs in a part of a table, cutting those in two that are not in it as a whole.
+
+        A run reaches beyond the part, or another text leaves it where the table does.
+        """
+        whole = []
+        for run, place, count in self._stretches(ids):
+            if len(run.ids) == count:
+                whole.append(run)
+                continue
+            before = run.ids.index(ids.item(place))
+            if before:
+                self.split(run, before)
+            whole.append(run if len(run.ids) == count else self.split(run, count))
+        return whole
+
+    def _stretches(self, ids: Pages) -> list[tuple[CachedRun, int, int]]:
+        """Return the runs of pages of a table, in its order: where each begins, and how many."""
+        numbers = self.pages.run[ids]
+        if not numbers.any():
+            return []
+        changes = (np.flatnonzero(numbers[1:] != numbers[:-1]) + 1).tolist()
+        found = pairwise((0, *changes, len(ids)))
+        here = [(numbers.item(start), start, end - start) for start, end in found]
+        return [(self.runs[number], start, count) for number, start, count in here if number]
+
+    def _offer_all(self, ids: Pages) -> None:
+        for run, _, _ in reversed(self._stretches(ids)):
+            self._offer(run)
+
+    def _offer(self, run: CachedRun) -> None:
+        """Let the policy have a run that nobody holds, if it can be had."""
+        if self.pages.state.item(run.ids[0]) != EVICTABLE:
+            return
+        if self.evictable.knows(run):
+            self.evictable.touch(run)
+        self.evictable.insert(run)
+        self.timed |= run.expires_s < inf
 
     def usage(self) -> PoolUsage:
         """Return how many pages are in each class."""
-        free, evictable = len(self.free), len(self.evictable)
-        pinned = len(self.fenced) + self._leased
-        in_use = self.total - free - evictable - pinned
-        return PoolUsage(self.total, free, evictable, in_use, pinned)
-
-    def _await_fence(self, page: int) -> None:
-        """Place a page that nobody holds any more."""
-        step = self.newest[page]
-        if step <= self.complete:
-            self._retire(page)
-            return
-        self.fenced[page] = step
-        self._due.setdefault(step, []).append(page)
-
-    def _retire(self, page: int) -> None:
-        """Place a page that nobody holds and nothing touches."""
-        cached = self.cached.get(page)
-        if cached is None:
-            self.free.append(page)
-            return
-        if self.evictable.knows(cached):
-            self.evictable.touch(cached)
-        self.evictable.insert(cached)
-        self.timed |= cached.expires_s < inf
-
-    def _forget(self, cached: CachedPage) -> None:
-        del self.index[cached.digest]
-        del self.cached[cached.page]
-        if cached.generation is not None:
-            self.generations.remove(cached)
+        return self.pages.usage()

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from itertools import takewhile
+from array import array
+from itertools import pairwise
 from math import inf
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from camshaft.contracts.cache import NULL_PAGE
-
-from .digests import UNIT, PageDigests
-from .matching import longest_match, passed_pages
-from .pool import CachedPage
+from .cached_run import CachedRun
+from .digests import PageDigests
+from .doubt import Doubt
+from .lookup import ANY_AGE, Age, Lookup
+from .pages import ids_of, pages_of
+from .text import token_bytes
 from .versions import Versions, namespace_key
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from camshaft.contracts.cache import CacheSpec, Prefix
 
@@ -23,36 +24,8 @@ if TYPE_CHECKING:
     from .tables import PageTables
 
 
-@dataclass(slots=True)
-class _StepLog:
-    """What the commits of an unfinished step did, in case it has to be revoked.
-
-    Attributes:
-        writers: The requests that it filled pages of.
-        digests: Of the pages that became matchable.
-    """
-
-    writers: list[PageTables] = field(default_factory=list)
-    digests: set[bytes] = field(default_factory=set)
-
-
-class _Fresh:
-    """The digests of pages that may be served to a request."""
-
-    __slots__ = ("_index", "_most_s", "_now")
-
-    def __init__(self, index: Mapping[bytes, CachedPage], now: float, most_s: float) -> None:
-        self._index = index
-        self._now = now
-        self._most_s = most_s
-
-    def __contains__(self, digest: object) -> bool:
-        cached = self._index.get(digest)  # type: ignore[call-overload]
-        return cached is not None and cached.is_fresh(self._now, self._most_s)
-
-
 class PrefixIndex:
-    """Finds, registers and forgets pages by digest, in all groups.
+    """Finds, registers and forgets pages by their text, in all groups.
 
     Content is all that counts: a page is found by any request with the same tokens before it.
     When pages turn out to be wrong, so is what was computed from them. Therefore pages that depend
@@ -63,21 +36,24 @@ class PrefixIndex:
     registered. What is too old and unused gives way when somebody registers its equal.
     """
 
-    def __init__(self, spec: CacheSpec, pools: Sequence[Pool]) -> None:
+    def __init__(self, spec: CacheSpec, pools: Sequence[Pool], unit: int) -> None:
+        """Index nothing yet.
+
+        Args:
+            spec: What is managed.
+            pools: One for each group.
+            unit: Pages in a unit of digests.
+        """
         self._spec = spec
         self._pools = pools
-        self._digests = PageDigests(spec.identity, spec.page_tokens)
-        self._windows = [group.window for group in spec.groups]
-        self._indexes = [pool.index for pool in pools]
+        self._digests = PageDigests(spec.identity, spec.page_tokens, unit)
+        windows = [group.window for group in spec.groups]
+        self._lookup = Lookup(pools, windows, self._digests, spec.page_tokens)
         self._versions = Versions()
-        self._unfinished: dict[int, _StepLog] = {}
+        self._writers: dict[int, list[PageTables]] = {}  # of unfinished steps
         self._complete = 0  # steps count from 1
 
-    def digests(self, prefix: Prefix, pages: int) -> list[bytes]:
-        """Return the digests of the first `pages` pages, which are full."""
-        return self._digests.of(prefix, pages)[:pages]
-
-    def match(self, prefix: Prefix, limit: int) -> tuple[int, tuple[list[CachedPage], ...]]:
+    def match(self, prefix: Prefix, limit: int) -> tuple[int, tuple[array[int], ...]]:
         """Return how many leading tokens are cached, at most `limit`, and in which pages.
 
         The pages of each group leave out those that its window has passed.
@@ -86,61 +62,11 @@ class PrefixIndex:
         most = min(limit, len(prefix.tokens)) // size
         if most < 1 or not self._spec.prefix or self._versions.is_outdated(prefix):
             return 0, ()
-        if self._windows == [0]:
-            return self._match_whole(prefix, most)
-        digests = self._digests.of(prefix, most)
-        ready, found = self._longest(self._indexes, digests, most)
-        if prefix.scope.ttl_s < inf or any(pool.timed for pool in self._pools):
-            now = self._spec.now()
-            oldest = now - prefix.scope.ttl_s
-            # Mostly all are fresh: a look at each is a tenth of asking `_Fresh` for each.
-            if any(
-                one.expires_s <= now or one.created_s <= oldest for pages in found for one in pages
-            ):
-                fresh = [_Fresh(index, now, prefix.scope.ttl_s) for index in self._indexes]
-                ready, found = self._longest(fresh, digests, most)
-        return ready, found
-
-    def _match_whole(self, prefix: Prefix, most: int) -> tuple[int, tuple[list[CachedPage], ...]]:
-        """Match in one full group, unit by unit, and hash no more than that takes."""
-        found: list[CachedPage] = []
-        while len(found) < most:
-            unit = self._unit(prefix, len(found) // UNIT, most - len(found))
-            found += unit
-            if len(unit) < UNIT:
-                break
-        if prefix.scope.ttl_s < inf or self._pools[0].timed:
-            now = self._spec.now()
-            fresh = takewhile(lambda one: one.is_fresh(now, prefix.scope.ttl_s), found)
-            found = list(fresh)
-        return len(found) * self._spec.page_tokens, (found,)
-
-    def _unit(self, prefix: Prefix, unit: int, most: int) -> list[CachedPage]:
-        """Return the leading pages of a unit, at most so many, that are cached."""
-        index, cached = self._pools[0].index, self._pools[0].cached
-        if most >= UNIT:
-            last = index.get(self._digests.end(prefix, unit))
-            before = last.unit if last is not None else ()
-            if last and len(before) == UNIT - 1 and all(cached.get(x.page) is x for x in before):
-                return [*before, last]
-        pages: list[CachedPage] = []
-        for digest in self._digests.within(prefix, unit, most):
-            found = index.get(digest)
-            if found is None:
-                break
-            pages.append(found)
-        return pages
-
-    def _longest(
-        self, held: Sequence[Container[bytes]], digests: list[bytes], most: int
-    ) -> tuple[int, tuple[list[CachedPage], ...]]:
-        size = self._spec.page_tokens
-        length = longest_match(held, self._windows, digests, most, size)
-        pages = tuple(
-            [index[one] for one in digests[passed_pages(length * size, window, size) : length]]
-            for index, window in zip(self._indexes, self._windows, strict=True)
-        )
-        return length * size, pages
+        ttl_s = prefix.scope.ttl_s
+        timed = ttl_s < inf or any(pool.timed for pool in self._pools)
+        age = Age(self._spec.now(), ttl_s) if timed else ANY_AGE
+        ready, pages = self._lookup.match(prefix, most, age)
+        return ready * size, pages
 
     def see(self, prefix: Prefix, requests: Iterable[PageTables]) -> bool:
         """Note that a request is opened; True if that outdates pages of its namespace.
@@ -161,12 +87,21 @@ class PrefixIndex:
         """Whether a newer version of the prefix's namespace was seen."""
         return self._versions.is_outdated(prefix)
 
+    def units(self, prefix: Prefix, first: int, full: int) -> Iterator[Unit]:
+        """Return the units of a text that have pages from `first` on and before `full`."""
+        pages, size = self._digests.unit, self._pools[0].index.page_bytes
+        data = token_bytes(prefix, full * self._spec.page_tokens)
+        for number in range(first // pages, -(-full // pages)):
+            start, end = number * pages, min(number * pages + pages, full)
+            text = bytes(data[start * size : end * size])
+            yield Unit(number, start, self._digests.parent(prefix, number), text)
+
     def note(self, tables: PageTables, full: int, step: int) -> bool:
         """Note that `step` fills pages of a request up to `full`; True if these can be matched."""
         if full <= tables.considered or not tables.trusted or not self._spec.prefix:
             return False
         if step > self._complete:
-            self._unfinished.setdefault(step, _StepLog()).writers.append(tables)
+            self._writers.setdefault(step, []).append(tables)
         if not tables.written_by:
             tables.since_s = self._spec.now()
         tables.written_by = step
@@ -184,68 +119,69 @@ class PrefixIndex:
         full = tables.committed // self._spec.page_tokens
         if not tables.written_by or not tables.trusted:
             return (), ()
-        log = self._unfinished.get(tables.written_by) or _StepLog()
-        tables.written_by = 0
-        digests = self._digests.of(tables.prefix, full)
-        now, scope = self._spec.now(), tables.prefix.scope
-        stored, replaced = [0] * len(self._pools), [0] * len(self._pools)
+        units = list(self.units(tables.prefix, tables.considered, full))
+        stored, replaced = [], []
         for group, pool in enumerate(self._pools):
-            table = tables.groups[group]
-            for place in range(tables.considered, full):
-                page, digest = table[place], digests[place]
-                if page == NULL_PAGE:
-                    continue
-                equal = pool.index.get(digest)
-                if equal is not None:
-                    if equal.is_fresh(now, scope.ttl_s) or pool.holders[equal.page]:
-                        continue
-                    pool.unregister(equal)
-                    replaced[group] += 1
-                cached = self._cached(tables, page, place, digests)
-                if place % UNIT == UNIT - 1:
-                    before = map(pool.index.get, digests[place - UNIT + 1 : place])
-                    cached.unit = tuple(one for one in before if one is not None)
-                self._add(pool, cached, tables.prefix)
-                log.digests.add(digest)
-                stored[group] += 1
-        tables.considered = full
+            parts = _parts(tables, group, pool, full)
+            replaced.append(sum(self._replace(pool, unit, parts, tables) for unit in units))
+            runs = [
+                self._run(tables, group, unit, first, end)
+                for unit in units
+                for first, end in _new(pool, unit, parts)
+            ]
+            key = namespace_key(tables.prefix)
+            stored.append(pool.register(runs, key, tables.prefix.scope.version))
+        tables.written_by, tables.considered = 0, full
         return stored, replaced
 
-    @staticmethod
-    def _add(pool: Pool, cached: CachedPage, prefix: Prefix) -> None:
-        pool.register(cached)
-        if prefix.scope.namespace:
-            pool.generations.add(cached, namespace_key(prefix), prefix.scope.version)
+    def _replace(self, pool: Pool, unit: Unit, parts: _Parts, tables: PageTables) -> int:
+        """Forget what a unit has in the place of new pages, is too old, and nobody holds."""
+        most_s = tables.prefix.scope.ttl_s
+        if not parts or (most_s == inf and not pool.timed):
+            return 0
+        now, gone = self._spec.now(), 0
+        start, stop = parts[0][0] - unit.start, parts[-1][1] - unit.start
+        for run, same in pool.index.walk(unit.parent, unit.text):
+            first, end = max(run.first, start), min(run.first + same, stop)
+            held = pool.pages.holders[run.ids[0]]
+            if first < end and not held and not run.is_fresh(now, most_s):
+                gone += _cut_out(pool, run, first, end)
+        return gone
 
-    def _cached(
-        self, tables: PageTables, page: int, place: int, digests: list[bytes]
-    ) -> CachedPage:
-        since_s = tables.since_s
-        until_s = since_s + tables.prefix.scope.ttl_s
-        return CachedPage(
-            expires_s=until_s,
-            until_s=until_s,
-            depth=place * self._spec.page_tokens,
+    def _run(self, tables: PageTables, group: int, unit: Unit, first: int, end: int) -> CachedRun:
+        since_s, prefix = tables.since_s, tables.prefix
+        until_s = since_s + prefix.scope.ttl_s
+        start = unit.start + first
+        whole = end == self._digests.unit
+        return CachedRun(
+            pages=end - first,
+            depth=start * self._spec.page_tokens,
             created_s=since_s,
             touched_s=since_s,
-            priority=tables.prefix.priority,
-            page=page,
-            digest=digests[place],
-            parent=digests[place - 1] if place else b"",
+            priority=prefix.priority,
+            expires_s=until_s,
+            number=self._pools[group].number(),
+            parent=unit.parent,
+            text=unit.text[: end * self._pools[group].index.page_bytes],
+            first=first,
+            ids=ids_of(tables.groups[group][start : unit.start + end]),
+            after=self._digests.parent(prefix, unit.number + 1) if whole else b"",
             writer=tables.uid,
+            step=tables.written_by,
+            until_s=until_s,
         )
 
     def inherit(self, parent: PageTables, child: PageTables) -> None:
         """Let a fork share the fate of its parent, should an unfinished step be revoked."""
-        for log in self._unfinished.values():
-            if parent in log.writers:
-                log.writers.append(child)
+        for writers in self._writers.values():
+            if parent in writers:
+                writers.append(child)
 
     def fence(self, step: int) -> None:
         """Note that all steps up to `step` are complete and cannot be revoked any more."""
         self._complete = max(self._complete, step)
-        for done in [one for one in self._unfinished if one <= step]:
-            del self._unfinished[done]
+        for done in [one for one in self._writers if one <= step]:
+            del self._writers[done]
 
     def revoke(self, step: int, requests: Iterable[PageTables]) -> list[int]:
         """Forget what `step` and later ones, which build on it, made matchable.
@@ -257,34 +193,85 @@ class PrefixIndex:
         Returns:
             How many pages were forgotten, for each pool.
         """
-        digests: set[bytes] = set()
-        for late in [one for one in self._unfinished if one >= step]:
-            log = self._unfinished.pop(late)
-            digests |= log.digests
-            for tables in log.writers:
-                tables.trusted = False
-        return self._forget(digests, requests)
+        late = [one for one in self._writers if one >= step]
+        for tables in [tables for one in late for tables in self._writers.pop(one)]:
+            tables.trusted = False
+        first = max(step, self._complete + 1)
+        return self._forget([run for run in self._runs() if run.step >= first], requests)
 
     def distrust(self, writer: int, requests: Iterable[PageTables]) -> list[int]:
         """Forget what a request wrote and what builds on it; arguments as in `revoke`."""
-        everything = [one for pool in self._pools for one in pool.cached.values()]
-        digests = {one.digest for one in everything if one.writer == writer}
-        # By depth, so that a parent is judged before its children.
-        for one in sorted(everything, key=lambda one: one.depth):
-            if one.parent in digests:
-                digests.add(one.digest)
-        return self._forget(digests, requests)
+        return self._forget([run for run in self._runs() if run.writer == writer], requests)
 
-    def _forget(self, digests: set[bytes], requests: Iterable[PageTables]) -> list[int]:
-        if not digests:
-            return []
-        for tables in requests:
-            if not digests.isdisjoint(self.digests(tables.prefix, tables.considered)):
-                tables.trusted = False
-        forgotten = []
+    def _runs(self) -> Iterator[CachedRun]:
         for pool in self._pools:
-            found = [pool.index[digest] for digest in digests if digest in pool.index]
-            for one in found:
-                pool.unregister(one)
-            forgotten.append(len(found))
+            yield from pool.runs.values()
+
+    def _forget(self, wrong: Sequence[CachedRun], requests: Iterable[PageTables]) -> list[int]:
+        if not wrong:
+            return []
+        doubt = Doubt(wrong, self._pools[0].index.page_bytes)
+        forgotten = []
+        found = doubt.spread(self._runs())
+        for pool in self._pools:
+            mine = [(run, keep) for run, keep in found if pool.runs.get(run.number) is run]
+            for run, keep in mine:
+                if keep:
+                    pool.split(run, keep)
+            forgotten.append(pool.unregister(run for run, _ in mine))
+        for tables in requests:
+            read = self.units(tables.prefix, 0, tables.considered)
+            if any(doubt.place(unit.parent, unit.text) is not None for unit in read):
+                tables.trusted = False
         return forgotten
+
+
+class Unit(NamedTuple):
+    """A unit of a request's text, or the part of it that is full pages.
+
+    Attributes:
+        number: Units before it.
+        start: Pages before it.
+        parent: Digest of all before it.
+        text: Its tokens.
+    """
+
+    number: int
+    start: int
+    parent: bytes
+    text: bytes
+
+
+_Parts: TypeAlias = "list[tuple[int, int]]"
+"""Where pages of a table that are alike begin and end."""
+
+
+def _parts(tables: PageTables, group: int, pool: Pool, full: int) -> _Parts:
+    """Return the pages up to `full` that are to be registered; those of a part are all alike."""
+    start = max(tables.considered, tables.passed[group])
+    if start >= full:
+        return []
+    changes = pool.pages.changes(pages_of(tables.groups[group][start:full]))
+    return list(pairwise([start, *(start + one for one in changes), full]))
+
+
+def _new(pool: Pool, unit: Unit, parts: _Parts) -> Iterator[tuple[int, int]]:
+    """Return where the pages of some parts begin and end in a unit that has no equals of them."""
+    place, end, gaps = 0, len(unit.text) // pool.index.page_bytes, []
+    for run, same in pool.index.walk(unit.parent, unit.text):
+        gaps.append((place, run.first))
+        place = run.first + same
+    for first, stop in [*gaps, (place, end)]:
+        for start, behind in parts:
+            begins, ends = max(first, start - unit.start), min(stop, behind - unit.start)
+            if begins < ends:
+                yield begins, ends
+
+
+def _cut_out(pool: Pool, run: CachedRun, first: int, end: int) -> int:
+    """Forget pages `first` to `end` of a unit, which are in `run`; return how many."""
+    if end < run.end:
+        run = pool.split(run, end - run.first)
+    if first > run.first:
+        pool.split(run, first - run.first)
+    return pool.unregister((run,))

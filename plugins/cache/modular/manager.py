@@ -264,6 +264,11 @@ class Modular(KVManager):
         for module in () if parts is None else parts.modules:
             self.below.free(module.uid, step, hold=hold)
 
+    def distrust(self, uid: int) -> None:
+        """See `KVManager.distrust`."""
+        self._generation += 1
+        self.below.distrust(uid)
+
     def release(self, lease: str) -> None:
         """See `KVManager.release`.
 
@@ -279,6 +284,10 @@ class Modular(KVManager):
     def evict(self, pool: int, pages: int) -> int:
         """See `KVManager.evict`."""
         return self.below.evict(pool, pages)
+
+    def clear(self, *, tiers: bool = True) -> int:
+        """See `KVManager.clear`."""
+        return self.below.clear(tiers=tiers)
 
     def usage(self) -> tuple[PoolUsage, ...]:
         """See `KVManager.usage`."""
@@ -302,7 +311,7 @@ class Modular(KVManager):
         self.below.withdraw(uid)
 
     def prefetch(self, uid: int, prefix: Prefix, limit: int) -> None:
-        """See `KVManager.prefetch`. Modules are brought by those who compute what lacks."""
+        """See `KVManager.prefetch`. Modules are brought for those who compute what lacks."""
         if not prefix.runs:
             self.below.prefetch(uid, prefix, limit)
         elif limit > (parts := self._parts(prefix)).before:

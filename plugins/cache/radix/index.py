@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 from camshaft.contracts.cache import Prefix
 
 from ..digests import PageDigests
+from ..text import token_bytes
 from ..versions import Versions, namespace_key
 from .insert import insert
 from .node import Node
-from .tables import token_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from ..text import TOKEN_BYTES, token_bytes
 from .node import Node, Standing, path_up
-from .tables import token_bytes
-from .tree import TOKEN_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

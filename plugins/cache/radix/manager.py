@@ -29,7 +29,7 @@ from camshaft.contracts.cache import (
     Wait,
 )
 
-from ..checks import check_commit, check_fork, check_shrink, check_spec
+from ..checks import check_commit, check_fork, check_shrink, check_spec, keeps_all
 from ..manager import PageManager
 from .index import RadixIndex
 from .integrity import broken_invariants
@@ -40,6 +40,10 @@ from .tree import NOTHING_KEPT, Kept, RadixTree
 from .trust import Trust
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from camshaft.contracts.cache import GroupKind
+
     from ..components import RadixSettings
 
 
@@ -74,6 +78,11 @@ class Radix(PageManager[RadixTables]):
         self.trust = Trust(self.trees, self.requests, spec.page_tokens)
         self.index = RadixIndex(spec, self.trees, self.trust)
         self._nothing = [NOTHING_KEPT] * len(self.trees)
+
+    @classmethod
+    def supports(cls, page_tokens: int, kinds: Collection[GroupKind]) -> list[str]:
+        """See `KVManager.supports`. Any page, and only groups that keep all tokens."""
+        return keeps_all(kinds)
 
     def match(self, prefix: Prefix, limit: int) -> Hit:
         """See `KVManager.match`. `ready` is a multiple of the page; nothing is ever loading."""
@@ -284,7 +293,7 @@ class Radix(PageManager[RadixTables]):
         """
         tables = self._known(uid)
         if forget:
-            self._note_all("evicted", self.trust.distrust(uid), "forgotten")
+            self.distrust(uid)
             tables.trusted = False
         full = tables.committed // self._page_tokens
         replaced = self._insert(tables, full, merge=True)
@@ -298,6 +307,10 @@ class Radix(PageManager[RadixTables]):
         for tree, last, pages in zip(self.trees, tables.lasts, loose, strict=True):
             tree.pool.drop(pages, step)
             tree.let_go(last, step, now, tables.committed)
+
+    def distrust(self, uid: int) -> None:
+        """See `KVManager.distrust`. Nodes name their writer."""
+        self._note_all("evicted", self.trust.distrust(uid), "forgotten")
 
     def _lease(self, name: str, lease: Lease) -> None:
         for tree, last, pages in zip(self.trees, lease.lasts, lease.loose, strict=True):

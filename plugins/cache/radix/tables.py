@@ -1,20 +1,14 @@
-"""What a radix cache knows of one open request, and its tokens as bytes."""
+"""What a radix cache knows of one open request."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from struct import pack
 from typing import TYPE_CHECKING
 
 from ..tables import PageTables
-from .tree import TOKEN_BYTES
 
 if TYPE_CHECKING:
-    from camshaft.contracts.cache import Prefix
-
     from .node import Node
-
-_MEMO = "tokens as int32"
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -46,15 +40,3 @@ class Lease:
 
     lasts: list[Node]
     loose: list[list[int]]
-
-
-def token_bytes(prefix: Prefix, tokens: int) -> bytearray:
-    """Return at least the first `tokens` tokens as bytes; they are kept, and not to be changed."""
-    known: bytearray | None = prefix.memo.get(_MEMO)
-    if known is None:
-        known = prefix.memo[_MEMO] = bytearray()
-    done = len(known) // TOKEN_BYTES
-    if done < tokens:
-        new = prefix.tokens[done:]
-        known += pack(f"<{len(new)}i", *new)
-    return known

@@ -15,6 +15,7 @@ from math import inf
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..manager import Gone
+from ..text import TOKEN_BYTES
 from .families import Families
 from .node import Node, Standing, covering, path_up, subtree
 
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from .pool import RadixPool
-
-TOKEN_BYTES = 4
 
 
 class Kept(NamedTuple):

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from ..text import token_bytes
 from .node import Node, Standing, path_up
-from .tables import token_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -46,9 +46,7 @@ class EntryFormat:
 
     def header(self, digest: bytes, page: memoryview) -> bytes:
         """Return what stands before a page."""
-        head = _HEAD.pack(
-            _MAGIC, FORMAT_VERSION, HEADER_BYTES, self.page_bytes, self.whose, name_of(digest)
-        )
+        head = self._head(digest)
         return head + _check(head, page)
 
     def fault(self, header: memoryview, digest: bytes, page: memoryview) -> str:
@@ -57,7 +55,12 @@ class EntryFormat:
         if _check(head, page) != header[_HEAD.size :]:
             return "damaged"
         # Sound, but written for something else: another model, page or version of this format.
-        return "" if head == self.header(digest, page)[: _HEAD.size] else "foreign"
+        return "" if head == self._head(digest) else "foreign"
+
+    def _head(self, digest: bytes) -> bytes:
+        return _HEAD.pack(
+            _MAGIC, FORMAT_VERSION, HEADER_BYTES, self.page_bytes, self.whose, name_of(digest)
+        )
 
 
 def _check(head: bytes, page: memoryview) -> bytes:

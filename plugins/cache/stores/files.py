@@ -152,6 +152,10 @@ class FileStore(KVStore):
         self._unwanted.add(digest)  # or it would be found again when the directory is read
         self._remove_unwanted()
 
+    def digests(self) -> list[bytes]:
+        """See `KVStore.digests`."""
+        return self._index.digests()
+
     def used_bytes(self) -> int:
         """See `KVStore.used_bytes`."""
         return len(self._index) * self.entry.entry_bytes

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
+from itertools import takewhile
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 if TYPE_CHECKING:
@@ -31,11 +32,13 @@ class StoreIndex(Generic[Place]):
 
     def leading(self, digests: Sequence[bytes]) -> int:
         """Return how many leading digests are held."""
-        pages = self._pages
-        for place, digest in enumerate(digests):
-            if digest not in pages:  # one look-up of a dict is atomic
-                return place
-        return len(digests)
+        # one look-up of a dict is atomic
+        return sum(1 for _ in takewhile(self._pages.__contains__, digests))
+
+    def digests(self) -> list[bytes]:
+        """Return the digests of all pages that are held, oldest first."""
+        with self._lock:
+            return list(self._pages)
 
     def use(self, digest: bytes) -> Place | None:
         """Return the place of a page and make it the last to go; None if it is not held."""

@@ -133,6 +133,10 @@ class MemoryStore(KVStore):
         if self._drop(digest):
             self.counts.add(discarded=1)
 
+    def digests(self) -> list[bytes]:
+        """See `KVStore.digests`."""
+        return self._index.digests()
+
     def used_bytes(self) -> int:
         """See `KVStore.used_bytes`."""
         return len(self._index) * self.page_bytes

@@ -24,6 +24,7 @@ from .keeper import Keeper
 from .landings import Landings
 from .loads import Loads
 from .pace import Pace
+from .swaps import Swaps
 from .tier import Tier, Tiers
 from .trays import TrayPool
 from .trust import Trust
@@ -53,6 +54,7 @@ class Below:
         trays: For everything that travels.
         exports: On their way down.
         loads: On their way up.
+        swaps: Requests that were preempted by swap.
         landings: The last part of it.
         hops: Between tiers.
         trust: What turned out to be wrong.
@@ -94,6 +96,16 @@ class Below:
         self.exports = Exports(self.units, self.tiers, self.trays, keeper, self.trust)
         self.loads = Loads(
             self.tiers, self.trays, patience_s=settings.patience_s, now=spec.now, fits=fits
+        )
+        self.swaps = Swaps(
+            self.units,
+            self.tiers,
+            self.trays,
+            self.exports,
+            keeper,
+            patience_s=settings.patience_s,
+            now=spec.now,
+            ticket=self.loads.next_ticket,
         )
         self.hops = Hops(self.tiers, self.units.bytes, settings.settle_s, self._kept)
         self.pace = Pace(self.tiers, self.units.bytes)
@@ -179,10 +191,14 @@ class Below:
             for (kind, pool, name), pages in joined.items()
         ]
 
-    def land(self, load: Load, tables: Tables, first: int, end: int) -> None:
-        """Fill the pages of units `first` to `end` with what was fetched, and end the load."""
+    def land(self, load: Load, tables: Tables, first: int, tokens: int) -> None:
+        """Fill a request's pages from unit `first` on with what was fetched, and end the load."""
         self._measure(load)
-        self.landings.land(load, self.loads.end(load), tables, first, end)
+        self.landings.land(load, self.loads.end(load), tables, first, tokens)
+
+    def end_swap(self, uid: int, found: int | None) -> None:
+        """Forget what was kept for a request, if it was swapped out."""
+        self.forget(set(self.swaps.end(uid, found)))
 
     def _used(self, level: int, key: bytes) -> None:
         self.hits[self.tiers[level].name] += self.units.tokens
@@ -224,6 +240,14 @@ class Below:
             self.loads.drop(load)
         self.tiers.discard(wrong)
 
+    def clear(self) -> None:
+        """Forget all that tiers hold or are about to get, but for what was swapped out."""
+        parts = (self.exports, self.keeper, self.hops, self.landings, *self.tiers)
+        names = {name for one in parts for name in one.names()}
+        names.update(key for load in self.loads.all() for key in load.keys)
+        self.forget(names - self.swaps.names())
+        self.poll()  # without threads this is where it is done
+
     def counters(self) -> dict[str, float]:
         """Return what happened so far by name."""
         self.hops.count_waste()
@@ -235,6 +259,10 @@ class Below:
             "loads_late": self.loads.late,
             "loads_short": self.loads.short,
             "refused_pages": self.keeper.refused * self.units.pages,
+            "swaps_out": self.swaps.out,
+            "swaps_refused": self.swaps.refused,
+            "swaps_back_whole": self.swaps.back,
+            "swaps_lost_tokens": self.swaps.lost_tokens,
             "prefetched_pages": self.hops.prefetched * self.units.pages,
             "prefetch_hit_pages": self.hops.prefetch_hits * self.units.pages,
             "prefetch_wasted_pages": self.hops.prefetch_wasted * self.units.pages,

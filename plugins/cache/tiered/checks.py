@@ -40,7 +40,11 @@ def _loads(cache: Tiered) -> Iterator[str]:
     for load in cache.below.loads.all():
         if load.uid in cache.requests:
             yield f"request {load.uid} is open and has a load"
-        own = cache.below.units.keys(load.prefix, load.first + len(load.keys))
+        end = load.first + len(load.keys)
+        if load.swapped is not None:
+            own = load.swapped.keys
+        else:
+            own = cache.below.units.keys(load.prefix, end)
         if own[load.first : load.first + len(load.keys)] != load.keys:
             yield f"the load of request {load.uid} is of another text"
         room = sum(tray.count for tray in load.trays)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from .units import Units
 
 
-class _Outgoing(NamedTuple):
+class Outgoing(NamedTuple):
     """A unit that is to leave.
 
     Attributes:
@@ -67,9 +67,9 @@ class Exports:
         self._trays = trays
         self._keeper = keeper
         self._trust = trust
-        self._calm: dict[int, deque[_Outgoing]] = {}
+        self._calm: dict[int, deque[Outgoing]] = {}
         self._count = 0  # of the calm ones
-        self._urgent: deque[_Outgoing] = deque()
+        self._urgent: deque[Outgoing] = deque()
         self._under_way: set[bytes] = set()
         self._batches: dict[int, _Batch] = {}
 
@@ -83,15 +83,34 @@ class Exports:
         """
         first, tables.considered = tables.considered, max(tables.considered, end)
         keys = self._units.keys(tables.prefix, end)
-        for place in range(first, end):
+        held = first + len(self._tiers.sources(keys[first:end]))  # mostly all: one look at each
+        for place in range(held, end):
             key = keys[place]
             if key in self._under_way or self._tiers.holds(key):
                 continue
             self._under_way.add(key)
             parent, own = keys[place - 1] if place else b"", pages[place - first] if pages else None
-            one = _Outgoing(key, parent, tables, place, own)
+            one = Outgoing(key, parent, tables, place, own)
             self._calm.setdefault(tables.uid, deque()).append(one)
             self._count += 1
+
+    def has_room(self, tables: Tables, more: int) -> bool:
+        """Return whether a request's units and so many more could all leave now."""
+        units = more + len(self._urgent) + len(self._calm.get(tables.uid, ()))
+        return units <= self._trays.left_for_exports() * self._trays.units
+
+    def leave_now(self, units: Sequence[Outgoing]) -> None:
+        """Let units leave at once that know their pages, under names of their own."""
+        self._urgent += units
+        self._under_way.update(one.key for one in units)
+
+    def is_leaving(self, key: bytes) -> bool:
+        """Return whether a unit is to leave, or is being copied out."""
+        return key in self._under_way
+
+    def names(self) -> Collection[bytes]:
+        """Return the names of all units that are to leave, or are being copied out."""
+        return self._under_way
 
     def last_call(self, tables: Tables) -> None:
         """Let a request's units leave now: its pages may be reused by the next step."""
@@ -114,7 +133,7 @@ class Exports:
 
     def _pack(self, ticket: Callable[[], int]) -> tuple[PageMove, ...]:
         """Fill a tray: with the urgent ones, and what else there is room for."""
-        chosen: list[tuple[_Outgoing, list[list[int]]]] = []
+        chosen: list[tuple[Outgoing, list[list[int]]]] = []
         while len(chosen) < self._trays.units and (self._urgent or self._count):
             one = self._urgent.popleft() if self._urgent else self._next_calm()
             pages = one.pages or one.tables.unit(self._units, one.place)
@@ -135,7 +154,7 @@ class Exports:
             self._trust.left(one.key, one.parent)
         return moves
 
-    def _next_calm(self) -> _Outgoing:
+    def _next_calm(self) -> Outgoing:
         uid, calm = next(iter(self._calm.items()))
         one = calm.popleft()
         self._count -= 1

@@ -136,6 +136,10 @@ class Hops:
             del self._watched[key]
         self.prefetch_wasted += len(gone)
 
+    def names(self) -> set[bytes]:
+        """Return the names of all units that move, or are to come nearer."""
+        return {*self._moving, *self._wanted}
+
     def drop(self, key: bytes) -> None:
         """Forget a unit that turned out to be wrong."""
         self._moving.discard(key)

@@ -47,6 +47,14 @@ class Keeper:
     def __len__(self) -> int:
         return len(self._parcels)
 
+    def has(self, key: bytes) -> bool:
+        """Return whether a unit waits for being written."""
+        return any(one.key == key for one in self._parcels)
+
+    def names(self) -> set[bytes]:
+        """Return the names of all units that wait for being written, or are."""
+        return {one.key for one in self._parcels} | self._writing
+
     def keep(self, tray: UnitTray, keys: Mapping[int, bytes]) -> None:
         """Write units, by their place in the tray."""
         for place, key in keys.items():

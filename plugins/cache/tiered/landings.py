@@ -65,38 +65,41 @@ class Landings:
         self._wanted: list[PageMove] = []
 
     def land(
-        self, load: Load, trays: Collection[UnitTray], tables: Tables, first: int, end: int
+        self, load: Load, trays: Collection[UnitTray], tables: Tables, first: int, tokens: int
     ) -> None:
-        """Fill the pages of units `first` to `end` of a request.
+        """Fill the pages of a request.
 
         Args:
             load: What was fetched for it, which has ended.
             trays: Of the load.
             tables: The request.
-            first: Number of a unit in its text.
-            end: Likewise.
+            first: Number of the first unit to fill.
+            tokens: Of its text, where to end; within a unit if the request was swapped out.
         """
-        place = load.first
+        place, end = load.first, -(-tokens // self._units.tokens)
         for tray in trays:
             units, begin = tray.count, max(0, first - place)
             if begin < min(units, end - place):
                 tray.keep(begin, min(units, end - place))
-                self._fill(load, tables, tray, place + begin)
+                self._fill(load, tables, tray, place + begin, self._units.pages_for(tokens))
             else:
                 self._trays.give_back(tray)
             place += units
 
-    def _fill(self, load: Load, tables: Tables, tray: UnitTray, first: int) -> None:
-        units = range(first, first + tray.count)
-        pages = [tables.unit(self._units, unit) for unit in units]
-        groups = range(len(self._units.page_bytes))
-        by_group = [[page for one in pages if one for page in one[group]] for group in groups]
+    def _fill(self, load: Load, tables: Tables, tray: UnitTray, first: int, end: int) -> None:
+        """Fill pages from unit `first` on, up to page number `end` of each group."""
+        units, size = range(first, first + tray.count), self._units.pages
+        pages = range(first * size, min(end, (first + tray.count) * size))
+        if len(pages) < tray.count * size:
+            tray.cut(len(pages))
+        by_group = [table[pages.start : pages.stop] for table in tables.groups]
         moves = tray.moves(by_group, self._ticket)
+        own: Collection[bytes] = load.swapped.own if load.swapped is not None else ()
         further = {}
         for place, unit in enumerate(units):
             key, level = load.keys[unit - load.first], load.sources[unit - load.first]
             self._used(level, key)
-            if level:
+            if level and key not in own:
                 further[place] = key
         landing = _Landing(tray, further, [one.ticket for one in moves])
         self._by_ticket.update(dict.fromkeys(landing.open, landing))
@@ -114,6 +117,10 @@ class Landings:
         landing.open.discard(ticket)
         if not landing.open:
             self._keeper.keep(landing.tray, landing.further)
+
+    def names(self) -> set[bytes]:
+        """Return the names of all units that the nearest tier is to get."""
+        return {key for one in self._by_ticket.values() for key in one.further.values()}
 
     def drop(self, keys: Collection[bytes]) -> None:
         """Let none of these get into the nearest tier."""

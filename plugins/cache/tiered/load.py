@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from camshaft.contracts.cache import Prefix
 
+    from .swapped import Swapped
     from .trays import UnitTray
 
 
@@ -56,6 +57,7 @@ class Load:
         is_cut: Whether a unit is missing, so that nothing behind it is wanted.
         length: Leading units that are there, once it is fetched.
         took_s: Seconds that it was read for.
+        swapped: Whose units these are, if their request was preempted by swap.
     """
 
     ticket: int
@@ -76,6 +78,7 @@ class Load:
     is_cut: bool = False
     length: int = 0
     took_s: float = 0.0
+    swapped: Swapped | None = None
 
     @property
     def end(self) -> int:

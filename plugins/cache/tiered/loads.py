@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from camshaft.contracts.cache import Prefix
 
+    from .swapped import Swapped
     from .tier import Tiers
     from .trays import TrayPool, UnitTray
 
@@ -81,6 +82,7 @@ class Loads:
         sources: Sequence[int],
         *,
         at_once: bool = False,
+        swapped: Swapped | None = None,
     ) -> Load:
         """Begin to fetch units for a request that has no load.
 
@@ -91,11 +93,11 @@ class Loads:
             keys: Of the units; as many as trays take at once are fetched.
             sources: The tier of each.
             at_once: Do not wait for room on the device.
+            swapped: Whose units these are, if they are not those of the text.
         """
         most = self._trays.most_for_loads * self._trays.units
-        self._tickets += 1
         load = Load(
-            self._tickets,
+            self.next_ticket(),
             uid,
             prefix,
             first,
@@ -104,11 +106,17 @@ class Loads:
             asked_s=self._now(),
             began_s=self._now(),
             waits=not at_once,
+            swapped=swapped,
         )
         self._by_uid[uid] = self._by_ticket[load.ticket] = load
         self._queued.append(load)
         self.go_on()
         return load
+
+    def next_ticket(self) -> int:
+        """Return a new name for what a request may wait for."""
+        self._tickets += 1
+        return self._tickets
 
     def go_on(self) -> None:
         """Give trays to those that wait, and begin reads."""

@@ -18,43 +18,35 @@ and loaded whole, as the others are.
 
 from __future__ import annotations
 
-from collections import Counter
-from math import inf
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from camshaft.contracts.cache import Delta, Hit, KVManager, Wait
 
+from ..departed import Departed
 from ..versions import Versions
 from .below import Below
 from .checks import broken_invariants
-from .load import Load, Phase
+from .finder import LOAD, SWAPPED, Arrived, Finder
+from .load import Phase
 from .tables import Tables
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from camshaft.contracts.cache import CacheEvent, CacheSpec, NoSpace, PoolUsage, Prefix
+    from camshaft.contracts.cache import (
+        CacheEvent,
+        CacheSpec,
+        NoSpace,
+        PoolUsage,
+        Prefix,
+        SwapCost,
+    )
     from camshaft.contracts.moves import Moved, Moves
 
     from ..components import TieredSettings
 
-_MEMO = "load from tiers"
-_MOST_TRIES = 3
-"""Loads for one admission: what a load goes on from may be evicted meanwhile."""
 
-
-class _Arrived(NamedTuple):
-    """The handle of a hit that goes on in a load.
-
-    Attributes:
-        load: What was fetched.
-        hit: Of the inner manager, the part on the device.
-        end: Number of the unit behind the last that is used.
-    """
-
-    load: Load
-    hit: Hit
-    end: int
+_OWN = "tokens that it never wrote"
 
 
 class Tiered(KVManager):
@@ -66,7 +58,12 @@ class Tiered(KVManager):
         below: The tiers.
     """
 
+    # Of requests that were opened since the last moves were taken, whose pages may not be filled
+    # yet: from which unit on they are offered to the tiers then, or -1.
+    _unfilled: dict[int, int]
+
     has_tiers = True
+    no_swap = ""
 
     def __init__(self, settings: TieredSettings, spec: CacheSpec) -> None:
         """Make the inner manager, the stores and the trays.
@@ -82,8 +79,10 @@ class Tiered(KVManager):
         self._unit = self.below.units.tokens
         self._slides = any(group.window for group in spec.groups)
         self._versions = Versions()
-        self._tries: Counter[int] = Counter()
+        self._departed: Departed[Tables] = Departed()
+        self._finder = Finder(self.inner, self.below, settings, spec, self._versions)
         self._newest = 0
+        self._unfilled = {}
 
     @property
     def epoch(self) -> int:  # type: ignore[override]  # the contract has an attribute
@@ -92,55 +91,7 @@ class Tiered(KVManager):
 
     def match(self, prefix: Prefix, limit: int) -> Hit:
         """See `KVManager.match`. What was fetched for this very request counts as ready."""
-        hit = self.inner.match(prefix, limit)
-        if not self._uses_tiers(prefix):
-            return hit
-        load: Load | None = prefix.memo.get(_MEMO)
-        if load is not None and load.phase is not Phase.OVER:
-            found = self._with_load(load, prefix, limit, hit)
-            if found is not None:
-                return found
-        sources = self._sources(prefix, limit, hit)[1]
-        if not sources:
-            return hit
-        loading = self._start(hit) + len(sources) * self._unit - hit.ready
-        return Hit(hit.ready, loading, hit.handle)
-
-    def _uses_tiers(self, prefix: Prefix) -> bool:
-        if not self.spec.prefix or prefix.scope.ttl_s < inf:
-            return False
-        return not self._versions.is_outdated(prefix)
-
-    def _start(self, hit: Hit) -> int:
-        return hit.ready // self._unit * self._unit
-
-    def _sources(self, prefix: Prefix, limit: int, hit: Hit) -> tuple[list[bytes], list[int]]:
-        """Return the units behind a hit that tiers hold and that are worth loading."""
-        below = self.below
-        first, end = hit.ready // self._unit, min(limit, len(prefix.tokens)) // self._unit
-        if first >= end:
-            return [], []
-        keys = below.units.keys(prefix, end)[first:end]
-        sources = below.tiers.sources(keys)
-        tokens = len(sources) * self._unit - hit.ready % self._unit
-        is_free = self.settings.load == "always" or not sources
-        if is_free or below.pace.is_worth(sources, tokens, self.spec.now()):
-            return keys[: len(sources)], sources
-        return [], []
-
-    def _with_load(self, load: Load, prefix: Prefix, limit: int, hit: Hit) -> Hit | None:
-        """Return the hit of a request that has a load; None if that goes on from nothing."""
-        if load.is_coming:
-            coming = (load.first + len(load.keys)) * self._unit
-            return Hit(hit.ready, max(0, min(coming, limit) - hit.ready), hit.handle)
-        end = min(load.end, limit // self._unit)
-        if end * self._unit <= hit.ready:
-            return hit
-        if hit.ready % self._unit:  # its first unit is filled as a whole, into pages of its own
-            hit = self.inner.match(prefix, self._start(hit))
-        if hit.ready % self._unit or hit.ready < load.first * self._unit:
-            return None
-        return Hit(end * self._unit, handle=_Arrived(load, hit, end))
+        return self._finder.match(prefix, limit)
 
     def allocate(
         self, uid: int, prefix: Prefix, tokens: int, hit: Hit | None = None
@@ -153,49 +104,31 @@ class Tiered(KVManager):
                 tables.apply(result)
             return result
         if hit is not None and hit.loading:
-            ticket = self._awaited(uid, prefix, hit)
+            ticket = self._finder.awaited(uid, prefix, hit)
             if ticket:
                 return Wait(-ticket)
-        arrived = hit.handle if hit is not None and isinstance(hit.handle, _Arrived) else None
+        arrived = hit.handle if hit is not None and isinstance(hit.handle, Arrived) else None
         if arrived is not None:
             return self._land(uid, prefix, tokens, arrived)
         result = self.inner.allocate(uid, prefix, tokens, hit)
         if isinstance(result, Delta):
-            self._opened(uid, prefix, result, hit.ready if hit is not None else 0)
+            ready = hit.ready if hit is not None else 0
+            self._opened(uid, prefix, result, ready)
             self._end_load(uid)
+            self._end_swap(uid, prefix, ready)
         return result
-
-    def _awaited(self, uid: int, prefix: Prefix, hit: Hit, *, at_once: bool = False) -> int:
-        """Return the ticket of a load that is under way, begun now if it must be; 0 if none is."""
-        loads = self.below.loads
-        load = loads.of(uid)
-        if load is not None and load.is_coming:
-            return load.ticket if loads.is_coming(load.ticket) else 0
-        if self._tries[uid] >= _MOST_TRIES:
-            return 0
-        if load is not None:
-            loads.drop(load)
-        keys, sources = self._sources(prefix, hit.ready + hit.loading, hit)
-        if not sources:
-            return 0
-        self._tries[uid] += 1
-        first = hit.ready // self._unit
-        load = loads.begin(uid, prefix, first, keys, sources, at_once=at_once)
-        prefix.memo[_MEMO] = load
-        return load.ticket
 
     def _fits(self, units: int) -> bool:
         pages = units * self.below.units.pages
         return all(one.free + one.evictable >= pages for one in self.inner.usage())
 
     def _land(
-        self, uid: int, prefix: Prefix, tokens: int, arrived: _Arrived
+        self, uid: int, prefix: Prefix, tokens: int, arrived: Arrived
     ) -> Delta | Wait | NoSpace:
         """Open a request and have what was fetched for it copied into its pages."""
-        load, hit, end = arrived
+        load, hit, ready = arrived
         if load.phase is not Phase.FETCHED or load.uid != uid:
             raise ValueError("the hit is not of the present epoch, or of another request")
-        ready = end * self._unit
         if ready > tokens:
             raise ValueError(f"the hit brings {ready} tokens to an allocation for {tokens}")
         result = self.inner.allocate(uid, prefix, tokens, hit)
@@ -203,23 +136,29 @@ class Tiered(KVManager):
             return result
         tables = self._opened(uid, prefix, result, hit.ready)
         first = hit.ready // self._unit
-        self.below.land(load, tables, first, end)
-        prefix.memo.pop(_MEMO, None)
-        tables.considered = end
+        self.below.land(load, tables, first, ready)
+        prefix.memo.pop(LOAD, None)
+        tables.considered = -(-ready // self._unit)
+        if load.swapped is not None:  # what it alone has is offered once the pages are filled
+            self._unfilled[uid] = max(first, min(load.swapped.shared(), tables.considered))
+            ready = max(hit.ready, min(ready, load.swapped.declared))
         more = self._commit(tables, ready, self._newest)
+        self._end_swap(uid, prefix, arrived.tokens)
         return Delta((*result.writes, *more.writes), result.copies)
 
     def _opened(self, uid: int, prefix: Prefix, delta: Delta, ready: int) -> Tables:
         groups: list[list[int]] = [[] for _ in self.spec.groups]
-        tables = Tables(uid, prefix, groups, committed=ready, own_from=ready)
+        own_from = prefix.memo[_OWN] = min(ready, prefix.memo.get(_OWN, ready))
+        tables = Tables(uid, prefix, groups, committed=ready, own_from=own_from)
         tables.apply(delta)
         self.requests[uid] = tables
-        self._tries.pop(uid, None)
+        self._unfilled[uid] = -1
+        self._finder.forget(uid)
         self.below.hits["device"] += ready
         if self._versions.see(prefix):
             for one in self.requests.values():
                 one.trusted &= not self._versions.is_outdated(one.prefix)
-        tables.trusted = self._uses_tiers(prefix)
+        tables.trusted = self._finder.uses_tiers(prefix)
         found = ready // self._unit
         if prefix.scope.namespace or not tables.trusted:
             tables.considered = found  # what others computed may have had a time to live
@@ -231,6 +170,10 @@ class Tiered(KVManager):
         load = self.below.loads.of(uid)
         if load is not None:
             self.below.loads.drop(load)
+
+    def _end_swap(self, uid: int, prefix: Prefix, ready: int) -> None:
+        if prefix.memo.pop(SWAPPED, None) is not None:
+            self.below.end_swap(uid, ready)
 
     def commit(self, uid: int, tokens: int, step: int) -> Delta:
         """See `KVManager.commit`. Full units may leave for the tiers from now on."""
@@ -283,6 +226,7 @@ class Tiered(KVManager):
             tables.considered, tables.trusted = at // self._unit, source.trusted
             tables.apply(result)
             self.requests[child] = tables
+            self._unfilled[child] = -1
             self.below.trust.inherit(source, tables)
         return result
 
@@ -291,10 +235,20 @@ class Tiered(KVManager):
         self.inner.free(uid, step, hold=hold, forget=forget)
         self._newest = max(self._newest, step)
         tables = self.requests.pop(uid)
+        self._unfilled.pop(uid, None)
         if forget:
             tables.trusted = False
             self.below.forget(self.below.trust.forget(tables, self.requests.values()))
+        else:
+            self._departed.note(uid, step, tables)
         self.below.exports.last_call(tables)
+
+    def distrust(self, uid: int) -> None:
+        """See `KVManager.distrust`."""
+        self.inner.distrust(uid)
+        tables = self._departed.take(uid)
+        if tables is not None:
+            self.below.forget(self.below.trust.forget(tables, self.requests.values()))
 
     def release(self, lease: str) -> None:
         """See `KVManager.release`."""
@@ -305,11 +259,18 @@ class Tiered(KVManager):
         self.inner.fence(step)
         self._newest = max(self._newest, step)
         self.below.trust.fence(step)
+        self._departed.fence(step)
         self.below.pace.fence(step, self.spec.now())
 
     def evict(self, pool: int, pages: int) -> int:
         """See `KVManager.evict`: pages of the device, not those in tiers."""
         return self.inner.evict(pool, pages)
+
+    def clear(self, *, tiers: bool = True) -> int:
+        """See `KVManager.clear`. Tiers get there in the background; until then they are read."""
+        if tiers:
+            self.below.clear()
+        return self.inner.clear()
 
     def usage(self) -> tuple[PoolUsage, ...]:
         """See `KVManager.usage`."""
@@ -326,32 +287,49 @@ class Tiered(KVManager):
     def withdraw(self, uid: int) -> None:
         """See `KVManager.withdraw`."""
         self.inner.withdraw(uid)
-        self._tries.pop(uid, None)
+        self._finder.forget(uid)
         self._end_load(uid)
+        self.below.end_swap(uid, None)
+
+    def swap(self, uid: int, tokens: int, step: int) -> bool:
+        """See `KVManager.swap`. Units that tiers have need not leave once more."""
+        tables = self.requests[uid]
+        swapped = self.below.swaps.begin(tables, tokens) if self._may_swap(tables) else None
+        if swapped is None:
+            self.below.swaps.refused += 1
+            return False
+        tables.prefix.memo[SWAPPED] = swapped
+        return True
+
+    def _may_swap(self, tables: Tables) -> bool:
+        """Whether a request's pages are right, filled, and may be kept elsewhere."""
+        filled = tables.uid not in self._unfilled
+        return filled and tables.trusted and self._finder.uses_tiers(tables.prefix)
+
+    def swap_cost(self, uid: int, tokens: int) -> SwapCost | None:
+        """See `KVManager.swap_cost`."""
+        tables = self.requests[uid]
+        return self.below.swaps.cost(tables, tokens) if self._may_swap(tables) else None
 
     def prefetch(self, uid: int, prefix: Prefix, limit: int) -> None:
-        """See `KVManager.prefetch`. Into trays while most are free, else to the nearest tier."""
-        if not self._uses_tiers(prefix) or self._tries[uid] or uid in self.requests:
-            return
-        hit = self.inner.match(prefix, limit)
-        keys, sources = self._sources(prefix, limit, hit)
-        if not sources:
-            return
-        if self.below.has_room_for(len(keys)):
-            self._awaited(uid, prefix, Hit(hit.ready, limit - hit.ready), at_once=True)
-        else:
-            self.below.hops.want(keys, sources)
-            self.below.poll()
+        """See `KVManager.prefetch`."""
+        if uid not in self.requests:
+            self._finder.prefetch(uid, prefix, limit)
 
     def is_coming(self, ticket: int) -> bool:
         """See `KVManager.is_coming`."""
         if self.below.tiers.poll():
             self.below.poll()
-        return self.below.loads.is_coming(-ticket)
+        return self.below.swaps.is_coming(-ticket) or self.below.loads.is_coming(-ticket)
 
     def take_moves(self) -> Moves:
         """See `KVManager.take_moves`."""
-        return self.below.take_moves()
+        moves = self.below.take_moves()
+        for uid, considered in self._unfilled.items():
+            if considered >= 0:
+                self.requests[uid].considered = considered
+        self._unfilled.clear()
+        return moves
 
     def moved(self, ended: Sequence[Moved]) -> None:
         """See `KVManager.moved`."""

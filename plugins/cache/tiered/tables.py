@@ -22,7 +22,7 @@ class Tables:
         prefix: Its tokens.
         groups: A table for each KV group.
         committed: Tokens whose keys and values are written.
-        own_from: Leading tokens that it found on the device.
+        own_from: Leading tokens that it found on the device, whenever it was opened.
         considered: Leading units that were offered to the tiers, or need not be.
         trusted: False once it may have read wrong pages: nothing of it goes to a tier.
     """

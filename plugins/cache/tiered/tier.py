@@ -66,6 +66,10 @@ class Tier:
         self._ended[ticket] = key, ended
         return True
 
+    def names(self) -> set[bytes]:
+        """Return the names of all units that are held or being written."""
+        return {*self._landing, *self.store.digests()}
+
     def discard(self, key: bytes) -> None:
         """Forget a unit, also one whose write is under way."""
         self._landing.discard(key)

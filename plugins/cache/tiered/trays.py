@@ -57,6 +57,16 @@ class UnitTray:
         for place, unit in enumerate(kept):
             self.seat(place).write(unit)
 
+    def cut(self, pages: int) -> None:
+        """Leave only so many pages of each group, the first; the last unit is none any more."""
+        for group, (tray, size) in enumerate(zip(self._trays, self._units.page_bytes, strict=True)):
+            kept = [memoryview(bytearray(size)) for _ in range(pages)]
+            for place, page in enumerate(kept):
+                tray.read(place, page)
+            self._trays[group] = smaller = self._whole[group].first(pages)
+            for place, page in enumerate(kept):
+                smaller.write(place, page)
+
     def moves(
         self, pages: Sequence[Sequence[int]], ticket: Callable[[], int]
     ) -> tuple[PageMove, ...]:

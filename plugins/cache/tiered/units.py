@@ -44,12 +44,15 @@ class Units:
         groups = [(one.kind, one.window, one.layers, one.page_bytes) for one in spec.groups]
         form = repr((spec.page_tokens, self.tokens, groups)).encode()
         self.identity = blake2b(spec.identity + form, digest_size=16).digest()
-        # The digests of `paged` where a unit is a page: each is computed once for both.
         self._digests = PageDigests(spec.identity, self.tokens)
 
     def keys(self, prefix: Prefix, count: int) -> list[bytes]:
         """Return the names of at least the first `count` units, all full; not to be changed."""
         return self._digests.of(prefix, count)
+
+    def pages_for(self, tokens: int) -> int:
+        """Return how many pages of each group so many tokens take."""
+        return -(-tokens * self.pages // self.tokens)
 
     def pages_of(self, table: Sequence[int], unit: int) -> list[int]:
         """Return the pages of a unit in a group's table."""

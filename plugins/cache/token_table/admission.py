@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from camshaft.contracts.cache import NoSpace, Wait
 
+from ..pages import LEASED, NO_PAGES, Pages
 from .forecast import foresee
-from .pages import LEASED, NO_PAGES, Pages
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

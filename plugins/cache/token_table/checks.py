@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .pages import (
+from ..pages import (
     CLASSES,
     EVICTABLE,
     FENCED,

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .pages import HELD, PageArrays, Pages
+from ..pages import HELD, PageArrays, Pages
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

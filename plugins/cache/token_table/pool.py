@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from ..pages import PageArrays, Pages, pages_of
 from ..versions import namespace_key
-from .pages import PageArrays, Pages, pages_of
 from .requests import text_of
 from .runs import Run, RunTree, Writing, path_pages
 

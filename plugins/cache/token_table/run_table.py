@@ -19,15 +19,16 @@ from camshaft.contracts.cache import (
     Wait,
 )
 
-from ..checks import check_commit, check_fork_text, check_shrink, check_spec
+from ..checks import check_commit, check_fork_text, check_shrink, check_spec, keeps_all
+from ..departed import Departed
 from ..digests import PageDigests
 from ..manager import PageManager
+from ..pages import Pages, pages_of
 from ..versions import Versions, namespace_key
 from .admission import Admission, lacking
 from .checks import broken_invariants
 from .hits import Found, find, paths_of
 from .lengths import Lengths
-from .pages import Pages, pages_of
 from .pool import TokenPool
 from .requests import Hold, OpenRequest, own_from, table_writes
 from .runs import Run, path_pages
@@ -62,17 +63,14 @@ class RunTable(PageManager[OpenRequest]):
         self._versions = Versions()
         self._lengths = Lengths(settings.expected_share)
         self._trust = Trust(self.pools, self.requests)
+        self._departed: Departed[OpenRequest] = Departed()
         self._unseen = False  # whether commits wait to be entered into the trees
         self._admission = Admission(self.pools, self.requests, spec.page_tokens)
 
     @classmethod
     def supports(cls, page_tokens: int, kinds: Collection[GroupKind]) -> list[str]:
         """See `KVManager.supports`. Any page, and only groups that keep all tokens."""
-        others = sorted(set(kinds) - {"full"})
-        return [
-            f"it keeps all tokens, and the model has {one} layers. Choose cache 'paged'."
-            for one in others
-        ]
+        return keeps_all(kinds)
 
     def match(self, prefix: Prefix, limit: int) -> Hit:
         """See `KVManager.match`. `ready` is whole pages; nothing is ever loading."""
@@ -308,12 +306,20 @@ class RunTable(PageManager[OpenRequest]):
             self._lengths.ended(uid, request.prefix)
             if not hold:
                 self._join(request, step)
+            self._departed.note(uid, step, request)
         now = self.spec.now()
         for pool, held in zip(self.pools, request.holds, strict=True):
             ids = pages_of(held.table)
             if hold:
                 pool.lease(hold, ids)
             pool.drop(ids, step, now, request.committed)
+
+    def distrust(self, uid: int) -> None:
+        """See `KVManager.distrust`."""
+        request = self._departed.take(uid)
+        if request is not None:
+            self._enter_all()
+            self._note_cuts(self._trust.forget(request, request.own_from), "forgotten")
 
     def _join(self, request: OpenRequest, step: int) -> None:
         """Enter what a request wrote behind its own copy of a cached page, now that it ends."""
@@ -339,6 +345,7 @@ class RunTable(PageManager[OpenRequest]):
         """See `KVManager.fence`."""
         self._admission.step_ended()
         self._trust.fence(step)
+        self._departed.fence(step)
         for pool in self.pools:
             pool.fence(step)
 

@@ -25,7 +25,7 @@ from camshaft.contracts.eviction import Entry
 from camshaft.eviction_heap import EvictionHeap
 
 from ..manager import Gone
-from .pages import EVICTABLE, NO_PAGES, PageArrays, Pages, pages_of
+from ..pages import EVICTABLE, NO_PAGES, PageArrays, Pages, pages_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -118,7 +118,7 @@ class RunTree:
         self._page_tokens = spec.page_tokens
         self._now = spec.now
         self._numbers = 0
-        self._named: dict[bytes, set[bytes]] = {}
+        self._named: dict[bytes, dict[bytes, None]] = {}  # roots, in the order of their making
 
     def walk(
         self, root: bytes, text: array[int], limit: int, *, now: float = -inf, most_s: float = inf
@@ -155,7 +155,7 @@ class RunTree:
         if found is None:
             found = self.roots[root] = Run(root=root, namespace=namespace)
             if namespace:
-                self._named.setdefault(namespace, set()).add(root)
+                self._named.setdefault(namespace, {})[root] = None
         return found
 
     def follow(self, run: Run, place: int, text: array[int], end: int) -> tuple[Run, int]:
@@ -345,7 +345,7 @@ class RunTree:
             del self.roots[parent.root]
             named = self._named.get(parent.namespace)
             if named is not None:
-                named.discard(parent.root)
+                named.pop(parent.root, None)
                 if not named:
                     del self._named[parent.namespace]
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from array import array
 from typing import TYPE_CHECKING
 
+from ..pages import pages_of
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
@@ -70,6 +72,7 @@ class Trust:
             Groups, each with a number of pages that were forgotten.
         """
         cuts = []
+        self._distrust_forks(request, first)
         for group, pool in enumerate(self._pools):
             cut = pool.forget(request, request.holds[group], first)
             if cut is None:
@@ -81,3 +84,11 @@ class Trust:
                 if one.holds[group].table[cut.place : cut.place + 1] == wrong:
                     one.trusted = False
         return cuts
+
+    def _distrust_forks(self, request: OpenRequest, first: int) -> None:
+        """Let nobody enter pages of a request that are not in a tree, as its forks could."""
+        for one in self._requests.values():
+            for mine, others in zip(request.holds, one.holds, strict=True):
+                end = min(len(mine.table), len(others.table))
+                same = pages_of(mine.table[first:end]) == pages_of(others.table[first:end])
+                one.trusted &= not same.any()

@@ -94,10 +94,19 @@ def test_units_and_pages_have_the_same_digests() -> None:
     whole = DIGESTS.of(Prefix(list(tokens)), 25)
     for unit, last in enumerate((7, 15, 23)):
         assert DIGESTS.end(Prefix(list(tokens)), unit) == whole[last]
-    assert DIGESTS.within(Prefix(list(tokens)), 2, 99) == whole[16:24]
-    assert DIGESTS.within(Prefix(list(tokens)), 3, 1) == whole[24:25]
+    assert DIGESTS.parent(Prefix(list(tokens)), 3) == whole[23]
+    assert DIGESTS.parent(Prefix(list(tokens)), 0) == DIGESTS.root(Prefix([]))
     piecewise = Prefix(tokens[:21])
     DIGESTS.of(piecewise, 5)
     piecewise.tokens += tokens[21:]
     assert DIGESTS.of(piecewise, 25) == whole
     assert len(set(whole)) == 25
+
+
+def test_units_of_another_size_have_other_digests() -> None:
+    prefix = Prefix(list(range(100)))
+    sizes = [PageDigests(b"model", 4, unit).end(prefix, 0) for unit in (1, 2, 8)]
+    assert len(set(sizes)) == 3
+    assert PageDigests(b"model", 4, 1).of(prefix, 2)[1] == PageDigests(b"model", 4, 1).end(
+        prefix, 1
+    )

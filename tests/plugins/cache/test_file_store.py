@@ -4,12 +4,15 @@ import errno
 import logging
 import os
 import time
+from hashlib import sha256
+from unittest.mock import Mock
 
 import pytest
 
 from camshaft.contracts.kv_store import StoreSpec
 from camshaft.errors import CamshaftError
 from camshaft.plugins.cache.components import FilesSettings
+from camshaft.plugins.cache.stores import file_entry
 from camshaft.plugins.cache.stores.files import FileStore
 from camshaft.testing.kv_store import PAGE, content, digest, fetched, put
 from tests.plugins.cache.stores import ENTRY, Clock, FailingDisk, files, names
@@ -250,6 +253,13 @@ def test_TIR_03_two_engines_may_share_a_directory(filled, tmp_path):
     filled._look()
     assert fetched(filled, "z") == content("z")
     other.close()
+
+
+def test_a_page_is_hashed_once_when_it_is_read(filled, monkeypatch):
+    hashes = Mock(wraps=sha256)
+    monkeypatch.setattr(file_entry, "sha256", hashes)
+    assert fetched(filled, "b")
+    assert hashes.call_count == 1
 
 
 def test_a_page_that_somebody_removed_is_written_again(filled):

@@ -11,7 +11,11 @@ import pytest
 from camshaft.component import Component, Settings
 from camshaft.contracts.cache import CacheSpec, KVManager
 from camshaft.contracts.eviction import EvictionPolicy
-from camshaft.plugins.cache.components import TtlSettings, camshaft_components
+from camshaft.plugins.cache.components import (
+    PagedSettings,
+    TtlSettings,
+    camshaft_components,
+)
 from camshaft.plugins.cache.token_table.run_table import RunTable
 from camshaft.testing.cache import use_at_random
 from tests.plugins.cache.tiers import tiered
@@ -41,7 +45,9 @@ def play(manager: str, policy: str, *, runs: int, steps: int) -> Counter[str]:
             return tiered(spec)
         # behind the token table, which takes pages of one token, is a manager that takes any
         manager_class: Any = RunTable if manager == "token_table" else cache.load()
-        made: KVManager = manager_class(cache.settings(), spec)
+        # texts are short here, and are to be more than one unit
+        small = PagedSettings(unit_tokens=6) if manager == "paged" else cache.settings()
+        made: KVManager = manager_class(small, spec)
         return made
 
     def make_policy() -> EvictionPolicy:
@@ -67,7 +73,7 @@ def test_all_policies_of_this_folder_are_played() -> None:
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("manager", MANAGERS)
 def test_random_use(manager: str, policy: str) -> None:
-    seen = play(manager, policy, runs=15 if manager == "tiered" else 60, steps=50)
+    seen = play(manager, policy, runs=40 if manager == "tiered" else 60, steps=50)
     assert min(seen[one] for one in ("hit", "evict", "preempt")) > 0
 
 

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -8,6 +11,7 @@ import pytest
 from camshaft import CamshaftError
 from camshaft.contracts.cache import Delta, GroupSpec, Hit, Prefix
 from camshaft.plugins.cache.components import LruSettings, PagedSettings
+from camshaft.plugins.cache.digests import PageDigests
 from camshaft.plugins.cache.paged import Paged
 from camshaft.plugins.cache.policies.lru import Lru
 from camshaft.request import CacheScope
@@ -21,10 +25,12 @@ from camshaft.testing.cache_driver import (
 )
 
 
-def paged(*pages: int, windows: tuple[int, ...] = (), page_tokens: int = 4) -> Paged:
+def paged(
+    *pages: int, windows: tuple[int, ...] = (), page_tokens: int = 4, unit_tokens: int = 256
+) -> Paged:
     spec = make_spec(*pages, windows=windows)
     spec = replace(spec, page_tokens=page_tokens, eviction=lambda: Lru(LruSettings()))
-    return Paged(PagedSettings(), spec)
+    return Paged(PagedSettings(unit_tokens=unit_tokens), spec)
 
 
 def test_faults_of_a_spec_are_named_together() -> None:
@@ -202,7 +208,7 @@ def test_thousands_of_requests_leave_no_drift() -> None:
 
 
 def spoil_holders(cache: Paged) -> None:
-    cache.pools[0].holders[cache.requests[1].groups[0][0]] += 1
+    cache.pools[0].pages.holders[cache.requests[1].groups[0][0]] += 1
 
 
 def spoil_table(cache: Paged) -> None:
@@ -218,11 +224,15 @@ def spoil_passed(cache: Paged) -> None:
 
 
 def spoil_free(cache: Paged) -> None:
-    cache.pools[0].free.append(cache.requests[1].groups[0][0])
+    cache.pools[0].pages.free.append(cache.requests[1].groups[0][0])
 
 
 def spoil_index(cache: Paged) -> None:
-    cache.pools[0].index.popitem()
+    cache.pools[0].index.units.popitem()
+
+
+def spoil_run(cache: Paged) -> None:
+    cache.pools[0].pages.leases[cache.requests[1].groups[0][0]] += 1
 
 
 def spoil_content(cache: Paged) -> None:
@@ -231,15 +241,20 @@ def spoil_content(cache: Paged) -> None:
 
 
 def spoil_lease(cache: Paged) -> None:
-    cache.pools[0].leases[3] += 1
+    cache.pools[0].pages.leases[3] += 1
 
 
 def spoil_fence(cache: Paged) -> None:
-    cache.pools[0].newest[cache.pools[0].free[0]] = 99
+    pages = cache.pools[0].pages
+    pages.newest[pages.free[0]] = 99
 
 
 def lose_a_page(cache: Paged) -> None:
-    cache.pools[0].free.pop()
+    cache.pools[0].pages.free.pop()
+
+
+def lose_count(cache: Paged) -> None:
+    cache.pools[0].pages.counts[0] -= 1
 
 
 @pytest.mark.parametrize(
@@ -249,12 +264,14 @@ def lose_a_page(cache: Paged) -> None:
         (spoil_table, "holds a page twice"),
         (spoil_lengths, "different lengths, \\[3, 2\\]"),
         (spoil_passed, "gave up 2 pages after 9 tokens"),
-        (spoil_free, "is free and in use"),
-        (spoil_index, "cannot be found by its digest"),
+        (spoil_free, "is held, and 1 times among the free ones"),
+        (spoil_index, "cannot be found by its text"),
+        (spoil_run, "is held, leased or fenced in part"),
         (spoil_content, "cached for other tokens"),
-        (spoil_lease, "leases count"),
-        (spoil_fence, "may still be touched"),
-        (lose_a_page, "is lost"),
+        (spoil_lease, "page 3 counts 1 leases, it has 0"),
+        (spoil_fence, "is free, it should be fenced"),
+        (lose_a_page, "is free, and 0 times among the free ones"),
+        (lose_count, "it counts .* pages in its classes and has"),
     ],
 )
 def test_integrity_names_what_is_broken(spoil: Callable[[Paged], None], words: str) -> None:
@@ -269,7 +286,7 @@ def test_integrity_names_what_is_broken(spoil: Callable[[Paged], None], words: s
 
 @pytest.mark.parametrize("pages", [7, 8, 9, 15, 16, 17, 30])
 def test_hits_of_any_length_are_found_to_the_page(pages: int) -> None:
-    cache = paged(64)
+    cache = paged(64, unit_tokens=32)
     serve(cache, 1, tokens_of(4 * pages), 1)
     for cut in range(pages):
         other = tokens_of(4 * pages)
@@ -279,17 +296,70 @@ def test_hits_of_any_length_are_found_to_the_page(pages: int) -> None:
     assert ready(cache, tokens_of(4 * pages + 8), limit=200) == 4 * pages
 
 
-def test_a_unit_is_found_although_one_of_its_pages_was_written_anew() -> None:
-    cache = paged(64)
+def test_a_unit_is_found_although_a_part_of_it_was_written_anew() -> None:
+    cache = paged(64, unit_tokens=32)
     serve(cache, 1, tokens_of(80), 1)
-    pool, digests = cache.pools[0], cache.index.digests(Prefix(tokens_of(80)), 20)
-    pool.unregister(pool.index[digests[10]])
+    pool = cache.pools[0]
+    second = next(run for run in pool.runs.values() if run.depth == 32)
+    pool.split(second, 2)
+    pool.unregister([pool.split(second, 1)])
+    check_books(cache)
     assert ready(cache, tokens_of(80), limit=80) == 40
     serve(cache, 2, tokens_of(80), 2)
-    assert pool.index[digests[10]].writer == 2
-    assert pool.index[digests[15]].writer == 1
+    writers = {(run.depth, run.pages): run.writer for run in pool.runs.values()}
+    assert writers == {(0, 8): 1, (32, 2): 1, (40, 1): 2, (44, 5): 1, (64, 4): 1}
     assert ready(cache, tokens_of(80), limit=80) == 80
     check_books(cache)
+
+
+def test_texts_that_part_inside_a_unit_share_what_comes_before() -> None:
+    cache = paged(100, unit_tokens=64)
+    serve(cache, 1, tokens_of(60), 1)
+    for uid in range(2, 6):
+        serve(cache, uid, [*tokens_of(4 * uid), *tokens_of(60, 1000 * uid)], uid)
+    for uid in range(2, 6):
+        text = [*tokens_of(4 * uid), *tokens_of(60, 1000 * uid)]
+        assert ready(cache, text, limit=200) == len(text)
+    assert ready(cache, tokens_of(60), limit=200) == 60
+    assert cache.usage()[0].evictable == 75
+    check_books(cache)
+
+
+def test_part_of_a_run_is_held_while_the_rest_is_evicted() -> None:
+    cache = paged(16)
+    serve(cache, 1, tokens_of(40), 1)
+    held = open_request(cache, 2, tokens_of(17))
+    assert held.hit.ready == 16
+    assert cache.evict(0, 16) == 6
+    assert ready(cache, tokens_of(40)) == 16
+    cache.free(2, 2)
+    cache.fence(2)
+    assert ready(cache, tokens_of(40)) == 16
+    check_books(cache)
+
+
+def test_to_find_known_text_hashes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    cache, hashed = paged(300, page_tokens=1, unit_tokens=32), list[bytes]()
+    serve(cache, 1, tokens_of(200), 1)
+    monkeypatch.setattr(PageDigests, "_last", lambda self, parent, text: hashed.append(text))
+    assert ready(cache, tokens_of(201)) == 200
+    assert hashed == []
+
+
+def test_what_a_request_leaves_is_one_entry_for_each_unit() -> None:
+    cache = paged(300, page_tokens=1, unit_tokens=32)
+    serve(cache, 1, tokens_of(200), 1)
+    assert sorted(run.pages for run in cache.pools[0].evictable) == [8, *[32] * 6]
+    assert cache.evict(0, 10) == 10
+    assert sorted(run.pages for run in cache.pools[0].evictable) == [30, *[32] * 5]
+    assert ready(cache, tokens_of(201)) == 190
+
+
+def test_what_is_hashed_together_changes_no_hit() -> None:
+    caches = [paged(40, unit_tokens=one) for one in (1, 8, 32, 256)]
+    for uid in range(1, 40):
+        text = [*tokens_of(4 * (uid % 7)), *tokens_of(13, 1000 * (uid % 5))]
+        assert len({serve(cache, uid, text, uid).hit.ready for cache in caches}) == 1
 
 
 def test_pages_behind_one_that_is_too_old_are_not_found() -> None:
@@ -301,3 +371,29 @@ def test_pages_behind_one_that_is_too_old_are_not_found() -> None:
     serve(cache, 2, tokens_of(80), 2, scope=any_age)
     assert ready(cache, tokens_of(80), limit=80, scope=any_age) == 80
     assert ready(cache, tokens_of(80), limit=80, scope=young) == 0
+
+
+FORGOTTEN = """
+from tests.plugins.cache.test_paged import open_request, paged, tokens_of
+cache = paged(40)
+open_request(cache, 1, tokens_of(80))
+cache.commit(1, 80, 1)
+cache.free(1, 0)
+cache.revoke(1)
+print(cache.pools[0].pages.free.tolist())
+"""
+
+
+def test_pages_that_are_forgotten_come_back_in_an_order_that_every_process_has() -> None:
+    free = [
+        subprocess.run(
+            [sys.executable, "-c", FORGOTTEN],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            check=True,
+            capture_output=True,
+            text=True,
+        ).stdout
+        for seed in ("1", "2")
+    ]
+    assert free[0] == free[1]
+    assert len(free[0].split()) == 40

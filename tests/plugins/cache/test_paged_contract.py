@@ -8,4 +8,4 @@ from camshaft.testing.cache import KVManagerContract
 
 class TestPaged(KVManagerContract):
     def make(self, spec: CacheSpec) -> Paged:
-        return Paged(PagedSettings(), spec)
+        return Paged(PagedSettings(unit_tokens=6), spec)

@@ -50,7 +50,7 @@ def test_under_gdsf_a_prefix_is_worth_what_its_longest_sequence_is() -> None:
     cache = paged(40, lambda: Gdsf(GdsfSettings()))
     serve(cache, 1, tokens_of(8), 1)
     serve(cache, 2, [*tokens_of(8), *tokens_of(32, 300)], 2)
-    assert {cached.reach for cached in cache.pools[0].cached.values()} == {40}
+    assert {run.reach for run in cache.pools[0].runs.values()} == {40}
 
 
 def test_under_slru_prompts_that_are_never_asked_again_do_not_evict_a_used_prefix() -> None:

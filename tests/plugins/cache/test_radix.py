@@ -25,6 +25,13 @@ def runs(cache: Radix, group: int = 0) -> list[list[int]]:
     return [one.run for one in nodes]
 
 
+def test_groups_with_windows_are_refused_with_the_cure() -> None:
+    assert Radix.supports(16, {"full"}) == []
+    assert Radix.supports(16, {"full", "sliding"}) == [
+        "it keeps all tokens, and the model has sliding layers. Choose cache 'paged'."
+    ]
+
+
 def test_faults_of_a_spec_are_named_together() -> None:
     groups = (GroupSpec("full", 0), GroupSpec("state", 4), GroupSpec("sliding", 4, 8))
     with pytest.raises(CamshaftError) as error:

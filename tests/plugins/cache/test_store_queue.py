@@ -49,6 +49,9 @@ class Slow(KVStore):
     def discard(self, digest):
         self.pages.pop(digest, None)
 
+    def digests(self):
+        return list(self.pages)
+
     def used_bytes(self):
         return 0
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -106,6 +107,59 @@ def test_what_was_evicted_comes_back_from_the_host(over: str) -> None:
     assert play.serve(A) == 16
     assert play.counted("hit_tokens_memory") == 16
     assert play.counted("loaded_pages") == 4
+    play.check()
+
+
+def test_clearing_empties_the_device_and_all_tiers(tmp_path: Path) -> None:
+    play = Play(memory(), files(tmp_path))
+    for one in (A, B):
+        play.serve(one)
+    held = [tier.store.used_bytes() for tier in play.cache.below.tiers]
+    assert min(held) > 0
+    assert play.cache.clear() == 7
+    play.settle()
+    assert [tier.store.used_bytes() for tier in play.cache.below.tiers] == [0, 0]
+    assert [play.serve(one) for one in (A, B)] == [0, 0]
+    play.check()
+
+
+def test_clearing_the_device_alone_leaves_tiers_as_they_are() -> None:
+    play = Play()
+    play.serve(A)
+    assert play.cache.clear(tiers=False) == 4
+    assert play.serve(A) == 16
+    play.check()
+
+
+def test_what_is_on_its_way_when_tiers_are_cleared_does_not_arrive() -> None:
+    play = Play()
+    request = play.core.arrive(Prefix(list(A)))
+    assert play.core.admit(request, 100)
+    play.core.launch([(request, 100)], token=9)
+    play.core.settle()
+    play.core.end(request)
+    play.core.push()  # copies to the host have begun
+    play.cache.clear()
+    play.settle()
+    assert play.serve(A) == 0
+    play.empty()
+    assert play.serve(A) == 16, "what was computed since is kept"
+    play.check()
+
+
+def test_a_load_that_is_under_way_when_tiers_are_cleared_is_given_up() -> None:
+    play = Play()
+    play.serve(A)
+    play.empty()
+    request = play.core.arrive(Prefix(list(A)))
+    assert not play.core.admit(request, 100)
+    play.core.poll(100)  # fetched
+    play.cache.clear()
+    play.settle()
+    assert not play.cache.is_coming(request.transfer)
+    request.transfer = 0
+    assert play.core.admit(request, 100)
+    assert request.computed == 0
     play.check()
 
 
@@ -426,6 +480,9 @@ class Timed(KVStore):
 
     def discard(self, digest: bytes) -> None:
         pass
+
+    def digests(self) -> list[bytes]:
+        return []
 
     def used_bytes(self) -> int:
         return 0

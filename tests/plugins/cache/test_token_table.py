@@ -112,6 +112,38 @@ def test_what_a_request_wrote_behind_a_copy_of_cached_tokens_is_found_when_it_en
     assert cache.evict(0, 100) == 20
 
 
+def test_pages_that_wait_for_a_step_may_be_told_to_wait_for_a_later_one() -> None:
+    cache = table(100)
+    _, other = (open_request(cache, uid, tokens_of(10)) for uid in (1, 2))
+    for uid in (1, 2):
+        cache.commit(uid, 10, 1)
+    other.prefix.tokens.extend(tokens_of(5, 200))
+    cache.allocate(2, other.prefix, 15)
+    cache.commit(2, 15, 2)
+    cache.free(1, 1)
+    cache.free(2, 2)  # what it wrote is found behind the pages of request 1
+    cache.fence(1)
+    assert cache.usage()[0].evictable == 0
+    cache.fence(2)
+    assert cache.usage()[0][1:] == (85, 15, 0, 0)
+
+
+def test_a_fork_does_not_enter_pages_of_a_parent_that_was_wrong() -> None:
+    cache = table(100)
+    for uid in (1, 2):
+        open_request(cache, uid, tokens_of(10))
+    for uid in (1, 2):  # the second has its own copy of what the tree has
+        cache.commit(uid, 10, 1)
+    assert ready(cache, tokens_of(10)) == 9
+    cache.fork(2, 3, Prefix([*tokens_of(10), 7]), 10)
+    cache.free(1, 1, forget=True)
+    cache.free(2, 1, forget=True)
+    cache.free(3, 1)
+    cache.fence(1)
+    assert ready(cache, tokens_of(10)) == 0
+    check_books(cache)
+
+
 def test_a_prompt_that_is_wholly_cached_leaves_its_answer_to_the_next_turn() -> None:
     cache = table(100)
     serve(cache, 1, tokens_of(10), 1)

@@ -16,12 +16,16 @@ class in a few array operations.
 from __future__ import annotations
 
 from array import array
-from typing import TypeAlias
+from struct import pack
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from camshaft.contracts.cache import PoolUsage
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 Pages: TypeAlias = NDArray[np.int32]
 
@@ -33,9 +37,15 @@ FEW = 32
 NO_PAGES: Pages = np.zeros(0, dtype=np.int32)
 
 
-def pages_of(ids: array[int]) -> Pages:
+def ids_of(ids: Sequence[int]) -> array[int]:
+    """Return a copy of page ids as an array of the standard library."""
+    # `array("i", ids)` takes ten times as long
+    return array("i", ids if isinstance(ids, array) else pack(f"{len(ids)}i", *ids))
+
+
+def pages_of(ids: Sequence[int]) -> Pages:
     """Return a copy of page ids as an array to compute with."""
-    return np.array(ids, dtype=np.int32)
+    return np.frombuffer(ids_of(ids), dtype=np.int32)
 
 
 class PageArrays:
@@ -56,7 +66,8 @@ class PageArrays:
     def __init__(self, total: int) -> None:
         """Make pages that are all free."""
         self.total = total
-        self.free = array("i", range(1, total + 1))
+        self._ids = array("i", range(total + 1))
+        self.free = self._ids[1:]
         # single pages go through the Python arrays, which are faster there, sets through views
         self._states = array("b", bytes(total + 1))
         self._holders = array("i", bytes(4 * (total + 1)))
@@ -65,8 +76,10 @@ class PageArrays:
         self.state = np.frombuffer(self._states, dtype=np.int8)
         self.holders = np.frombuffer(self._holders, dtype=np.int32)
         self.owner = np.frombuffer(self._owners, dtype=np.int64)
-        self.leases = np.zeros(total + 1, dtype=np.int32)
-        self.newest = np.zeros(total + 1, dtype=np.int64)
+        self._leases = array("i", bytes(4 * (total + 1)))
+        self._newest = array("q", bytes(8 * (total + 1)))
+        self.leases = np.frombuffer(self._leases, dtype=np.int32)
+        self.newest = np.frombuffer(self._newest, dtype=np.int64)
         self.run = np.frombuffer(self._runs, dtype=np.int32)
         self.counts = [total, 0, 0, 0, 0]
         self.complete = 0
@@ -94,16 +107,25 @@ class PageArrays:
         self.counts[HELD] += count
         taken = free[len(free) - count :]
         del free[len(free) - count :]
-        if count <= FEW:
+        first = taken[0] if count else 0
+        if count <= FEW and taken != self._ids[first : first + count]:
             states, holders, owners = self._states, self._holders, self._owners
             for page in taken:
                 states[page], holders[page], owners[page] = HELD, 1, uid
             return taken
-        ids = pages_of(taken)
+        ids = slice(first, first + count) if count <= FEW else pages_of(taken)  # mostly in a row
         self.state[ids] = HELD
         self.holders[ids] = 1
         self.owner[ids] = uid
         return taken
+
+    def take_one(self, uid: int) -> int:
+        """Give a free page to a request, as `take` does."""
+        page = self.free.pop()
+        self.counts[FREE] -= 1
+        self.counts[HELD] += 1
+        self._states[page], self._holders[page], self._owners[page] = HELD, 1, uid
+        return page
 
     def claims(self, ids: Pages) -> tuple[int, dict[int, int]]:
         """Return what would be shared if somebody adopted `ids`.
@@ -136,14 +158,48 @@ class PageArrays:
         Returns:
             Those that became evictable.
         """
+        if len(ids) <= FEW:
+            return self._drop_few(ids.tolist(), step)
         self.newest[ids] = np.maximum(self.newest[ids], step)
         self.holders[ids] -= 1
         return self._place(ids[self.holders[ids] == 0])
 
+    def _drop_few(self, ids: list[int], step: int) -> Pages:
+        """The same, page by page."""
+        holders, newest, counts = self._holders, self._newest, self.counts
+        late: dict[int, list[int]] = {}
+        cached: list[int] = []
+        for page in ids:
+            newest[page] = max(newest[page], step)
+            holders[page] -= 1
+            if holders[page]:
+                continue
+            self._owners[page] = NOBODY
+            if self._leases[page]:
+                state = LEASED
+            elif newest[page] > self.complete:
+                state = FENCED
+                late.setdefault(newest[page], []).append(page)
+            elif self._runs[page]:
+                state = EVICTABLE
+                cached.append(page)
+            else:
+                state = FREE
+                self.free.append(page)
+            self._states[page] = state
+            counts[HELD] -= 1
+            counts[state] += 1
+        for due, pages in late.items():
+            self._due.setdefault(due, []).append(np.array(pages, dtype=np.int32))
+        return np.array(cached, dtype=np.int32) if cached else NO_PAGES
+
     def read(self, ids: Pages, step: int) -> None:
         """Let pages that nobody need hold wait for `step`, as if it had read them."""
-        self.newest[ids] = np.maximum(self.newest[ids], step)
-        self._await(ids[(self.state[ids] == EVICTABLE) & (self.newest[ids] > self.complete)])
+        later = ids[self.newest[ids] < step]
+        self.newest[later] = step
+        if step > self.complete:
+            state = self.state[later]  # one that waits for an earlier step is due again
+            self._await(later[(state == EVICTABLE) | (state == FENCED)])
 
     def lease(self, ids: Pages) -> None:
         """Keep held pages from being reused, until `unlease`."""
@@ -164,6 +220,15 @@ class PageArrays:
                 quiet = (self.state[ids] == FENCED) & (self.newest[ids] <= self.complete)
                 cached.append(self._retire(ids[quiet]))
         return cached
+
+    def changes(self, ids: Pages) -> list[int]:
+        """Return at which places of `ids` a page is held or waits unlike the one before."""
+        if len(ids) == 1:
+            return []
+        waits = np.maximum(self.newest[ids], self.complete)
+        columns = (self.holders[ids], self.leases[ids], waits)
+        differ = np.logical_or.reduce([one[1:] != one[:-1] for one in columns])
+        return [place + 1 for place in np.flatnonzero(differ).tolist()]
 
     def cache(self, ids: array[int], run: int) -> None:
         """Note that pages belong to a run, and to no other."""
