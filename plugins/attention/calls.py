@@ -106,7 +106,7 @@ class Calls:
         return launcher(
             prepare_kernel, Q_HEADS=spec.heads, KV_HEADS=spec.kv_heads, HEADS=each,
             Q_BLOCKS=-(-spec.heads // each), KV_BLOCKS=-(-spec.kv_heads // each),
-            ROTATED=rotated, PAGE=spec.page_tokens, DIM=spec.head_dim, num_warps=4,
+            ROTATED=rotated, PAGE=spec.page_tokens, DIM=spec.head_dim, num_warps=2,
             **self._early(),
         )  # fmt: skip
 

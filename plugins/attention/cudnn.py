@@ -66,6 +66,7 @@ class CudnnAttention(AttentionBackend):
     """Dense calls for long prompts over the pages of `triton`."""
 
     graph_level = GraphLevel.UNIFORM
+    side_by_side = True
     needs_exact_host_lengths = True  # rows and pieces of context are cut on the host
 
     def __init__(self, settings: CudnnSettings, spec: AttentionSpec, kv_quant: KVQuant) -> None:

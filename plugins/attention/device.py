@@ -38,6 +38,11 @@ def staged(values: NDArray[np.integer], device: torch.device) -> torch.Tensor:
     return host if device.type == "cpu" else host.pin_memory()
 
 
+def stream_of(device: torch.device) -> int:
+    """Return the number of the current stream, 0 on a CPU."""
+    return 0 if device.type == "cpu" else int(torch.cuda.current_stream(device).cuda_stream)
+
+
 def look_at(device: torch.device, early: bool | None) -> OnDevice:
     """Return facts of a device.
 

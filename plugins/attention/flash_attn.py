@@ -74,6 +74,7 @@ class FlashAttnAttention(AttentionBackend):
     """One call for requests with one token, one for the others."""
 
     graph_level = GraphLevel.SINGLE_TOKEN
+    side_by_side = True
     needs_zeroed_pages = True  # the library does not say that what it masks is never multiplied
 
     def __init__(self, settings: FlashAttnSettings, spec: AttentionSpec, kv_quant: KVQuant) -> None:

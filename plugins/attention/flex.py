@@ -75,6 +75,8 @@ class FlexPlan:
 class FlexAttention(AttentionBackend):
     """Gathers pages, then calls `flex_attention` with `score_mod`."""
 
+    side_by_side = True
+
     def __init__(self, settings: FlexSettings, spec: AttentionSpec, kv_quant: KVQuant) -> None:
         self.settings = settings
         self.spec = spec

@@ -49,6 +49,7 @@ class InvariantAttention(AttentionBackend):
     """The tile kernel of `triton` for every token, over the same pages."""
 
     graph_level = GraphLevel.UNIFORM
+    side_by_side = True
 
     def __init__(self, settings: InvariantSettings, spec: AttentionSpec, kv_quant: KVQuant) -> None:
         require_known_form(kv_quant, "invariant")

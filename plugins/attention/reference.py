@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 class ReferenceAttention(AttentionBackend):
     """Softmax attention as it is defined, in float32, over exactly the visible keys."""
 
+    side_by_side = True
+
     def __init__(self, settings: ReferenceSettings, spec: AttentionSpec, kv_quant: KVQuant) -> None:
         self.settings = settings
         self.spec = spec

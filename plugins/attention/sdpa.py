@@ -70,6 +70,7 @@ class SdpaPlan:
 class SdpaAttention(AttentionBackend):
     """Gathers pages, then calls `scaled_dot_product_attention`."""
 
+    side_by_side = True
     needs_zeroed_pages = True  # masked keys still meet a zero weight, and 0 * NaN is NaN
 
     def __init__(self, settings: SdpaSettings, spec: AttentionSpec, kv_quant: KVQuant) -> None:

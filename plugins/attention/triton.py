@@ -16,7 +16,7 @@ from camshaft.facts import Capability
 
 from .calls import Calls, Prepared
 from .cascade import Cascade
-from .device import OnDevice, look_at, require_conversion
+from .device import OnDevice, look_at, require_conversion, stream_of
 from .forms import require_known_form, token_bytes
 from .launch import (
     MOST_SPLITS,
@@ -58,6 +58,7 @@ class TritonAttention(AttentionBackend):
     """
 
     graph_level = GraphLevel.UNIFORM
+    side_by_side = True
 
     def __init__(self, settings: TritonSettings, spec: AttentionSpec, kv_quant: KVQuant) -> None:
         require_known_form(kv_quant, "triton")
@@ -70,9 +71,10 @@ class TritonAttention(AttentionBackend):
         self.cascade_blocks = cascade_blocks(self.itemsize, spec.head_dim, self.group)
         if settings.cascade and not spec.window:
             self.sharing_pays_from = -(-settings.cascade_bytes // token_bytes(self.kv_layout()))
-        self._scratch: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
-        self._cascade_scratch: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
-        self._counters: dict[int, torch.Tensor] = {}
+        # by stream and size: what runs side by side shares none
+        self._scratch: dict[tuple[int, int], tuple[torch.Tensor, torch.Tensor]] = {}
+        self._cascade_scratch: dict[tuple[int, int], tuple[torch.Tensor, torch.Tensor]] = {}
+        self._counters: dict[tuple[int, int], torch.Tensor] = {}
         self.calls = Calls(spec, self.prefill_blocks, self.cascade_blocks)
         self._device: OnDevice | None = None
 
@@ -201,34 +203,36 @@ class TritonAttention(AttentionBackend):
 
         Kept for good: graphs hold its address.
         """
-        if queries not in self._scratch:
+        key = stream_of(device), queries
+        if key not in self._scratch:
             rows = most_programs(self._on(device).processors) * queries * self.group
-            self._scratch[queries] = (
+            self._scratch[key] = (
                 torch.empty((rows, self.spec.head_dim), dtype=torch.float32, device=device),
                 torch.empty(rows, dtype=torch.float32, device=device),
             )
-        return self._scratch[queries]
+        return self._scratch[key]
 
     def _counters_of(self, pairs: int, device: torch.device) -> torch.Tensor | None:
         """Return zeros for so many requests times kv heads; kernels leave them as zeros."""
         if not self.settings.merge_in_decode:
             return None
-        size = power_of_two(pairs)
-        if size not in self._counters:
-            self._counters[size] = torch.zeros(size, dtype=torch.int32, device=device)
-        return self._counters[size]
+        key = stream_of(device), power_of_two(pairs)
+        if key not in self._counters:
+            self._counters[key] = torch.zeros(key[1], dtype=torch.int32, device=device)
+        return self._counters[key]
 
     def _scratch_with(
         self, cascade: Cascade, splits: int, device: torch.device
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return scratch for so many splits of requests, and for a cascade's pieces behind them."""
         rows = power_of_two((splits + cascade.rows) * self.spec.heads)
-        if rows not in self._cascade_scratch:
-            self._cascade_scratch[rows] = (
+        key = stream_of(device), rows
+        if key not in self._cascade_scratch:
+            self._cascade_scratch[key] = (
                 torch.empty((rows, self.spec.head_dim), dtype=torch.float32, device=device),
                 torch.empty(rows, dtype=torch.float32, device=device),
             )
-        return self._cascade_scratch[rows]
+        return self._cascade_scratch[key]
 
     def forward(
         self,

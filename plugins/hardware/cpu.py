@@ -91,7 +91,7 @@ class CpuBackend(HardwareBackend):
         """Return an event that has always happened."""
         return HostEvent()
 
-    def stream(self) -> AbstractContextManager[Any]:
+    def stream(self, number: int = 0) -> AbstractContextManager[Any]:
         """Return a context that changes nothing."""
         return nullcontext()
 
@@ -103,7 +103,7 @@ class CpuBackend(HardwareBackend):
         """Return plain memory."""
         return torch.empty(size, dtype=torch.uint8)
 
-    def capture(self, function: Callable[[], Outputs]) -> Recording:
+    def capture(self, function: Callable[[], Outputs], lane: int = 0) -> Recording:
         """Keep the function: a CPU has no graphs."""
         return Repeated(function)
 

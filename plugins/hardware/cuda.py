@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
@@ -23,6 +23,17 @@ if TYPE_CHECKING:
 _ALIGN = 64
 
 
+class _Lane(NamedTuple):
+    """Where a lane's graphs are recorded, always the same.
+
+    Memory of the pool goes only to the stream that had it before, and libraries keep a workspace
+    for each stream.
+    """
+
+    stream: torch.cuda.Stream
+    pool: Any
+
+
 class CudaBackend(HardwareBackend):
     """One device, chosen by index. Weights, pages and steps live on it; the host only launches."""
 
@@ -33,10 +44,9 @@ class CudaBackend(HardwareBackend):
         self.settings = settings
         self.device = f"cuda:{settings.index}"
         self._facts: DeviceFacts | None = None
-        self._side: torch.cuda.Stream | None = None
-        self._graph_pool: Any = None
-        self._recorder: torch.cuda.Stream | None = None
-        self._kept: CudaRecording | None = None
+        self._streams: dict[int, torch.cuda.Stream] = {}
+        self._lanes: dict[int, _Lane] = {}
+        self._kept: list[CudaRecording] = []
         self._in_use = 0
 
     def facts(self) -> DeviceFacts:
@@ -134,12 +144,18 @@ class CudaBackend(HardwareBackend):
         """Return a new event."""
         return CudaEvent()
 
-    def stream(self) -> AbstractContextManager[Any]:
-        """Return a context in which work goes to a second stream."""
-        if self._side is None:
-            self._side = torch.cuda.Stream(self.device)
-        context: AbstractContextManager[Any] = torch.cuda.stream(self._side)
+    def stream(self, number: int = 0) -> AbstractContextManager[Any]:
+        """See `HardwareBackend.stream`. From number 1 on, they go before the usual stream.
+
+        Else a kernel would wait for all blocks of those that were launched before it elsewhere.
+        """
+        if number not in self._streams:
+            self._streams[number] = self._new_stream(number)
+        context: AbstractContextManager[Any] = torch.cuda.stream(self._streams[number])
         return context
+
+    def _new_stream(self, number: int) -> torch.cuda.Stream:
+        return torch.cuda.Stream(self.device, priority=-1 if number else 0)
 
     def to_host(self, tensor: torch.Tensor) -> torch.Tensor:
         """Start a copy into pinned memory."""
@@ -150,34 +166,33 @@ class CudaBackend(HardwareBackend):
         """Return pinned memory; torch takes it in powers of two."""
         return torch.empty(size, dtype=torch.uint8, pin_memory=True)
 
-    def capture(self, function: Callable[[], Outputs]) -> CudaRecording:
+    def capture(self, function: Callable[[], Outputs], lane: int = 0) -> CudaRecording:
         """Run a function once, so that all it needs is loaded, and record it in a graph.
 
-        Graphs share their scratch memory: they replay one after the other, in one stream. Before
-        each recording `torch.cuda.graph` would wait for the device and give cached memory back, as
-        a graph cannot take from that; here it is given back only if memory runs out.
+        Graphs of a lane share their scratch memory: they replay one after the other. Before each
+        recording `torch.cuda.graph` would wait for the device and give cached memory back, as a
+        graph cannot take from that; here it is given back only if memory runs out.
         """
         function()
         try:
-            return self._record(function)
+            return self._record(function, lane)
         except torch.cuda.OutOfMemoryError:
             torch.cuda.synchronize(self.device)
             torch.cuda.empty_cache()
-            return self._record(function)
+            return self._record(function, lane)
 
-    def _record(self, function: Callable[[], Outputs]) -> CudaRecording:
-        if self._recorder is None:
-            # always the same: memory in the pool goes only to the stream that had it before
-            self._recorder = torch.cuda.Stream(self.device)
-            self._graph_pool = torch.cuda.graph_pool_handle()
-            number = torch.zeros(1, device=self.device)
+    def _record(self, function: Callable[[], Outputs], number: int) -> CudaRecording:
+        if number not in self._lanes:
+            lane = _Lane(self._new_stream(number), torch.cuda.graph_pool_handle())
+            self._lanes[number] = lane
+            value = torch.zeros(1, device=self.device)
             # a pool cannot be used again after its last graph has gone: this one stays
-            self._kept = self.capture(lambda: (number.add_(1),))
-        graph = torch.cuda.CUDAGraph()
-        self._recorder.wait_stream(torch.cuda.current_stream(self.device))
-        with torch.cuda.stream(self._recorder):
+            self._kept.append(self.capture(lambda: (value.add_(1),), number))
+        lane, graph = self._lanes[number], torch.cuda.CUDAGraph()
+        lane.stream.wait_stream(torch.cuda.current_stream(self.device))
+        with torch.cuda.stream(lane.stream):
             # other threads may do what a recording forbids, such as to allocate pinned memory
-            graph.capture_begin(pool=self._graph_pool, capture_error_mode="thread_local")
+            graph.capture_begin(pool=lane.pool, capture_error_mode="thread_local")
             try:
                 results = function()
             except BaseException:

@@ -91,7 +91,8 @@ class CacheWatch:
             unused_tokens=self._unused / max(1, self._looks),
             most_in_use=tuple(self._most),
             counted={
-                name: count - self._counted.get(name, 0)
+                # what is held is what there is now, not what came since
+                name: count if name.endswith("_held") else count - self._counted.get(name, 0)
                 for name, count in self._engine.cache_counters().items()
             },
         )

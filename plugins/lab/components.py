@@ -22,4 +22,28 @@ def camshaft_components() -> list[Component]:
             implementation="camshaft.plugins.lab.profile:Profile",
             summary="show where the time of a workload goes",
         ),
+        Component(
+            kind="command",
+            name="explain",
+            implementation="camshaft.plugins.lab.explain:Explain",
+            summary="say what a recipe becomes on this machine, and how fast it could be",
+        ),
+        Component(
+            kind="command",
+            name="completion",
+            implementation="camshaft.plugins.lab.completion:Completion",
+            summary="print a script for a shell's Tab key",
+        ),
+        Component(
+            kind="command",
+            name="doctor",
+            implementation="camshaft.plugins.lab.doctor:Doctor",
+            summary="say what this machine has, and what can run on it",
+        ),
+        Component(
+            kind="command",
+            name="tune",
+            implementation="camshaft.plugins.lab.tune:Tune",
+            summary="find out whether and how to split steps into nano-batches",
+        ),
     ]

@@ -74,7 +74,7 @@ class Measurement:
 
 
 def measure(engine: Engine, jobs: Sequence[Job]) -> Measurement:
-    """Submit all jobs at once and step until the last has ended. The cache starts cold.
+    """Submit all jobs at once and step until the last has ended. The cache starts cold: tiers, too.
 
     Outputs are kept as they come and read when the clock has stopped.
 

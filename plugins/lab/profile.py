@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 
@@ -16,14 +15,14 @@ from camshaft import add_recipe_arguments, recipe_from_arguments
 from camshaft.compose import compose, spare_the_collector
 from camshaft.contracts.command import Command
 from camshaft.errors import CamshaftError
-from camshaft.executor.torch_executor import TorchExecutor
 
 from .measure import measure, submit
 from .ranges import Ranges
 from .rates import measured_rates
 from .report import Report, table
-from .roofline import AttentionShape, Shape, limits
-from .trace import operations
+from .roofline import limits
+from .subject import executor_of, shape_of
+from .trace import operations, read_trace
 from .workloads import WORKLOADS, find_workload, jobs
 
 if TYPE_CHECKING:
@@ -104,7 +103,8 @@ workloads:
         return 0
 
     def _profile(self, composed: Composed, args: Namespace, path: Path) -> Report:
-        ranges = Ranges().of(_executor(composed))
+        executor = executor_of(composed, "profile")
+        ranges = Ranges().of(executor)
         work = jobs(args.workload, composed.info.vocab, args.seed)
         for _ in range(args.warmup):
             measure(composed.engine, work)
@@ -120,7 +120,7 @@ workloads:
             wall_s=wall_s,
             trace=path,
             operations=operations(read_trace(path)),
-            limits=limits(ranges, _shape(composed), rates),
+            limits=limits(ranges, shape_of(composed, executor), rates),
             rates=rates,
         )
 
@@ -179,38 +179,3 @@ def _step(engine: Engine, most: int) -> None:
 def _wait(device: str) -> None:
     if torch.device(device).type != "cpu":
         torch.cuda.synchronize(device)
-
-
-def read_trace(path: Path) -> list[dict[str, Any]]:
-    """Return the events of an exported trace."""
-    with gzip.open(path, "rt", encoding="utf-8") as file:
-        events: list[dict[str, Any]] = json.load(file)["traceEvents"]
-    return events
-
-
-def _executor(composed: Composed) -> TorchExecutor:
-    executor = composed.engine.parts.executor
-    if not isinstance(executor, TorchExecutor):
-        raise CamshaftError("engine profile needs `engine.executor: torch`")
-    return executor
-
-
-def _shape(composed: Composed) -> Shape:
-    drawing, memory = composed.drawing, composed.memory
-    model = _executor(composed).parts.model
-    return Shape(
-        hidden=model.facts.hidden,
-        layers=model.facts.layers,
-        vocab=model.facts.vocab,
-        itemsize=getattr(torch, drawing.recipe.model.dtype).itemsize,
-        attention=tuple(
-            AttentionShape(
-                layers=len(group.layers),
-                heads=group.spec.heads,
-                dims=group.spec.head_dim + group.spec.value_dim,
-                window=group.spec.window,
-                token_bytes=size / memory.page_tokens,
-            )
-            for group, size in zip(drawing.groups, memory.group_page_bytes, strict=True)
-        ),
-    )

@@ -91,7 +91,7 @@ def limits(ranges: Ranges, shape: Shape, rates: Rates) -> dict[str, Limit]:
     """Return the limit of each part that is counted, over the steps that `ranges` saw."""
     found: dict[str, Limit] = {}
     for step in ranges.steps:
-        for part, work in _step(step, ranges.linears, shape).items():
+        for part, work in work_of(step, ranges.linears, shape).items():
             memory, compute = work.bytes / rates.bytes_s, work.flops / rates.gemm_flop_s
             if memory or compute:
                 limit = found.setdefault(part, Limit())
@@ -100,7 +100,10 @@ def limits(ranges: Ranges, shape: Shape, rates: Rates) -> dict[str, Limit]:
     return found
 
 
-def _step(step: StepWork, linears: Mapping[str, Sequence[Linear]], shape: Shape) -> dict[str, Work]:
+def work_of(
+    step: StepWork, linears: Mapping[str, Sequence[Linear]], shape: Shape
+) -> dict[str, Work]:
+    """Return what each part of a step must do at least."""
     tokens = int(step.lengths.sum())
     work = {
         name: _linear(every, step.rows if name == "head" else tokens, shape.itemsize)

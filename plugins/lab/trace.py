@@ -2,26 +2,30 @@
 
 A trace is what `torch.profiler` exports: Chrome's trace event format. On a device operations are
 kernels and copies. A kernel that was launched one by one belongs to the range that its launch lies
-in; one that came with a recorded graph has no launch of its own, and is told by its name and by the
-order of a layer. On a CPU operations are torch's own, each with the time that none of its callees
-took.
+in; one that came with a recorded graph, of a step or of a piece between its attention, has no
+launch of its own, and is told by its name and by the order of a layer. On a CPU operations are
+torch's own, each with the time that none of its callees took.
 """
 
 from __future__ import annotations
 
+import gzip
+import json
 import re
 from collections import defaultdict
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 from .ranges import DECODE, PREFILL, PREFIX
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+    from pathlib import Path
 
     Event = dict[str, Any]
 
-OTHER = "other"
+OTHER, COPIES = "other", "copies"
 
 _LAUNCHES = {"cuda_runtime", "cuda_driver"}
 _COPIES = {"gpu_memcpy", "gpu_memset"}
@@ -31,7 +35,7 @@ _KINDS = tuple(
     (kind, re.compile(pattern, re.IGNORECASE))
     for kind, pattern in (
         (PREFILL, r"prefill|flash_fwd|fmha|sdpa"),
-        (DECODE, r"decode|cascade|^merge"),
+        (DECODE, r"decode|cascade|newest|^merge"),
         ("linear", r"gemm|gemv|nvjet|cutlass|cublas|splitk|xmma|_rows?$|linear|Cijk"),
         ("rope", r"prepare|rope|rotary|write_kernel"),
         ("activation", r"gated|silu|gelu"),
@@ -56,6 +60,13 @@ class Operation:
     us: float
 
 
+def read_trace(path: Path) -> list[dict[str, Any]]:
+    """Return the events of an exported trace."""
+    with gzip.open(path, "rt", encoding="utf-8") as file:
+        events: list[dict[str, Any]] = json.load(file)["traceEvents"]
+    return events
+
+
 def operations(events: Sequence[Event]) -> list[Operation]:
     """Return the operations of a trace: of the device if it has any, else of the CPU."""
     complete = [one for one in events if one.get("ph") == "X"]
@@ -67,7 +78,7 @@ def operations(events: Sequence[Event]) -> list[Operation]:
 
 
 def _copy(event: Event) -> Operation:
-    return Operation(event["name"], "copies", event["dur"])
+    return Operation(event["name"], COPIES, event["dur"])
 
 
 def _on_device(complete: Sequence[Event], kernels: Sequence[Event]) -> list[Operation]:
@@ -78,20 +89,30 @@ def _on_device(complete: Sequence[Event], kernels: Sequence[Event]) -> list[Oper
     }
     ranges = _enclosing(complete, launches.values())
     found: list[Operation] = []
-    replays: dict[int, list[Event]] = defaultdict(list)
-    for kernel in kernels:
-        correlation = kernel["args"]["correlation"]
-        launch = launches.get(correlation)
-        if launch is not None and "graphlaunch" in launch["name"].lower():
-            replays[correlation].append(kernel)
-        else:
-            part = OTHER if launch is None else ranges.get(id(launch), OTHER)
-            found.append(_operation(kernel, _refined(part, kernel["name"])))
-    for replay in replays.values():
-        replay.sort(key=lambda one: one["ts"])
-        parts = parts_of_a_step([one["name"] for one in replay])
-        found += [_operation(*pair) for pair in zip(replay, parts, strict=True)]
+    for stream in _streams(kernels):
+        runs: list[Run] = []
+        for kernel in stream:
+            correlation, name = kernel["args"]["correlation"], kernel["name"]
+            launch = launches.get(correlation)
+            if launch is None or "graphlaunch" not in launch["name"].lower():
+                part = OTHER if launch is None else ranges.get(id(launch), OTHER)
+                runs.append(Run([name], _refined(part, name)))
+            elif runs and runs[-1].replay == correlation:
+                runs[-1].names.append(name)
+            else:
+                runs.append(Run([name], replay=correlation))
+        found += map(_operation, stream, parts_of_runs(runs))
     return found
+
+
+def _streams(kernels: Iterable[Event]) -> list[list[Event]]:
+    """Sort kernels by start, for each stream; a launch is on the stream of its first kernel."""
+    first: dict[int, Any] = {}
+    streams: dict[Any, list[Event]] = defaultdict(list)
+    for kernel in sorted(kernels, key=lambda one: one["ts"]):
+        own = first.setdefault(kernel["args"]["correlation"], (kernel["pid"], kernel["tid"]))
+        streams[own].append(kernel)
+    return list(streams.values())
 
 
 def _operation(event: Event, part: str) -> Operation:
@@ -164,44 +185,77 @@ def _kind(name: str) -> str:
     return next((kind for kind, pattern in _KINDS if pattern.search(name)), OTHER)
 
 
-def parts_of_a_step(names: Sequence[str]) -> list[str]:
-    """Return the part that each kernel of a recorded step belongs to.
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Kernels that follow each other on a stream.
+
+    Attributes:
+        names: Of the replay of a graph, or of one kernel that was launched by itself.
+        part: Of the latter.
+        replay: Tells replays from each other.
+    """
+
+    names: list[str]
+    part: str = ""
+    replay: int = -1
+
+
+def parts_of_runs(runs: Sequence[Run]) -> list[str]:
+    """Return the part that each kernel belongs to.
 
     Linears have names that say little, so they are told by what stands before and behind them:
     qkv is followed by rotation or attention, out follows attention, gate_up follows a norm or
     out, down follows the activation or a gate_up that has it inside. What is left is the head, and
-    what follows it chooses tokens.
+    what follows it in a replay chooses tokens.
 
     Args:
-        names: In the order of the stream.
+        runs: Of a stream, in its order.
     """
-    kinds = [_kind(name) for name in names]
     parts: list[str] = []
     before = ""
-    for place, kind in enumerate(kinds):
-        part = kind
+    for place, run in enumerate(runs):
+        if run.part:
+            own = [run.part]
+        else:
+            if before == "head":  # a step begins
+                before = ""
+            own = _parts_of_a_replay(run.names, before, _until_a_replay(runs[place + 1 :]))
+        parts += own
+        before = next((part for part in reversed(own) if part not in (OTHER, "sampling")), before)
+    return parts
+
+
+def _until_a_replay(runs: Sequence[Run]) -> list[str]:
+    return [run.part for run in takewhile(lambda run: run.part, runs)]
+
+
+def _parts_of_a_replay(names: Sequence[str], before: str, behind: Sequence[str]) -> list[str]:
+    """Tell the kernels of a replay by the part before it and the parts behind it."""
+    kinds = [_kind(name) for name in names]
+    parts: list[str] = []
+    for place, name in enumerate(names):
+        part = kind = kinds[place]
         if before == "head" and kind != "linear":
             part = "sampling"
         elif kind == "linear":
-            same = bool(before) and bool(_MORE_OF_THE_SAME.search(names[place]))
-            part = before if same else _linear(before, kinds[place + 1 :])
+            same = bool(before) and bool(_MORE_OF_THE_SAME.search(name))
+            part = before if same else _linear(before, kinds[place + 1 :], behind)
         parts.append(part)
         if part not in (OTHER, "sampling"):
             before = part
     return parts
 
 
-def _linear(before: str, behind: Sequence[str]) -> str:
-    """Tell a linear by the part before it and the kinds behind it."""
+def _linear(before: str, inside: Sequence[str], behind: Sequence[str]) -> str:
+    """Tell a linear by the part before it, the kinds that a replay still has, and what follows."""
     if before in (DECODE, PREFILL):
         return "out"
     if before in ("activation", "gate_up"):
         return "down"
     if before == "out":
         return "gate_up"
-    if "linear" not in behind:
-        return "head"
-    following = next((kind for kind in behind if kind not in (OTHER, "linear")), "")
+    known = inside if "linear" in inside else behind  # else names of samplers could mislead
+    following = next((kind for kind in known if kind not in (OTHER, "linear")), "")
     if following in ("rope", DECODE, PREFILL):
         return "qkv"
     return "gate_up" if following == "activation" else "head"

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
     from camshaft.contracts.scheduler import RequestView, SchedulerLimits, View
 
+LOOK_AGAIN_S = 1.0
+"""Until a batch is planned again whose members all wait; what they wait for wakes the engine."""
+
 
 def run_batch(view: View, members: Collection[RequestView], limits: SchedulerLimits) -> Plan:
     """Plan a step of a batch: its decodes, and as much of its prompts as the step holds.
@@ -37,4 +40,6 @@ def run_batch(view: View, members: Collection[RequestView], limits: SchedulerLim
     waiting = [one for one in ahead if one.is_module]
     waiting += [one for one in members if one in view.waiting and not one.is_module]
     items.extend(admit(view, waiting, room, rule, lambda _: False))
+    if not items and not decodes:  # those left wait for their pages, and others may not begin yet
+        return Plan(wake_at=view.now + LOOK_AGAIN_S)
     return Plan(items, one_each=decodes)

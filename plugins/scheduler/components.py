@@ -46,6 +46,11 @@ class ContinuousSettings(Settings):
     """Longest prompt of each bucket, ascending; longer ones are in one more. Prompts that start in
     the same step are of one bucket, that of the first in the order."""
 
+    preemption: Literal["cheaper", "recompute", "swap"] = "cheaper"
+    """What becomes of what a request has computed that gives way when pages run out. `swap` copies
+    it to the tiers of a cache that has some; `cheaper` does so where that is predicted to take less
+    time than to compute again what else would be lost, so never without tiers or a `predictor`."""
+
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
         if list(self.length_buckets) != sorted(set(self.length_buckets)):
@@ -60,6 +65,27 @@ class ContinuousSettings(Settings):
             default = type(self).model_fields[name].default  # recipes travel with all fields set
             if getattr(self, name) != default and self.order != order:
                 raise ValueError(f"`{name}` has an effect only with `order: {order}`")
+        return self
+
+
+class NanoBatchSettings(ContinuousSettings):
+    """Settings of `nano_batch`: those of `continuous`, and how a step is cut into nano-batches."""
+
+    by: Literal["tokens", "phase"] = "tokens"
+    """What a nano-batch holds: a share of the step's tokens, or, with `phase`, either requests that
+    decode or prompts. Cuts are between requests."""
+
+    shares: tuple[PositiveFloat, ...] = Field(default=(0.5, 0.5), min_length=2)
+    """With `by: tokens`: the share of each nano-batch, relative to their sum."""
+
+    minimum_tokens: PositiveInt = 1024
+    """Smaller steps stay whole: each nano-batch reads the weights anew."""
+
+    @model_validator(mode="after")
+    def _shares_count(self) -> Self:
+        default = type(self).model_fields["shares"].default
+        if self.by == "phase" and self.shares != default:
+            raise ValueError("`shares` has an effect only with `by: tokens`")
         return self
 
 
@@ -108,9 +134,10 @@ class SloSettings(Settings):
     aging_every: PositiveInt = 8
     """While some have waited for `aging_s`, one of so many requests to start is the oldest."""
 
-    preemption: Literal["recompute", "off"] = "recompute"
-    """Whether running requests of a less urgent level give way to a waiting one that would be late.
-    They wait, and what the cache or its tiers lost of them by then is computed again."""
+    preemption: Literal["cheaper", "recompute", "swap", "off"] = "cheaper"
+    """Whether running requests of a less urgent level give way to a waiting one that would be late,
+    and as in `continuous` what becomes of what they have computed. With `off` they give way only
+    when pages run out."""
 
     preempt_at: float = Field(default=0.5, ge=0, le=1)
     """Share of the time it could wait after which one takes the place of a less urgent one."""
@@ -150,6 +177,13 @@ def camshaft_components() -> list[Component]:
             implementation="camshaft.plugins.scheduler.continuous:Continuous",
             settings=ContinuousSettings,
             summary="mixed steps under a token budget: decodes first, prompts in chunks",
+        ),
+        Component(
+            kind="scheduler",
+            name="nano_batch",
+            implementation="camshaft.plugins.scheduler.nano_batch:NanoBatch",
+            settings=NanoBatchSettings,
+            summary="`continuous`, with steps cut into nano-batches that the device overlaps",
         ),
         Component(
             kind="scheduler",

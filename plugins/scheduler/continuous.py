@@ -16,6 +16,7 @@ from .admit import admit
 from .bucket import bucket
 from .components import ContinuousSettings
 from .latency import tokens_within
+from .preempt import no_swap_faults, preempt
 from .prefetch import Prefetch
 from .prefix_order import PrefixOrder
 from .prefix_wait import PrefixWait
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from camshaft.contracts.cache import NoSpace
-    from camshaft.contracts.scheduler import RequestView, SchedulerLimits, View
+    from camshaft.contracts.scheduler import Preemption, RequestView, SchedulerLimits, View
 
 
 class Continuous(Scheduler):
@@ -51,12 +52,13 @@ class Continuous(Scheduler):
         self.prefix_order = PrefixOrder(*window) if prefix else None
 
     @classmethod
-    def supports(cls, settings: object, *, predicts: bool) -> list[str]:
-        """Need a predictor for a limit of time."""
+    def supports(cls, settings: object, *, predicts: bool, no_swap: str = "") -> list[str]:
+        """Need a predictor for a limit of time, and a cache with tiers for swap."""
         assert isinstance(settings, ContinuousSettings)
-        if settings.step_ms == "off" or predicts:
-            return []
-        return ["`step_ms` needs to know how long a step takes: name a `predictor`"]
+        reasons = no_swap_faults(settings.preemption, no_swap)
+        if settings.step_ms != "off" and not predicts:
+            reasons.append("`step_ms` needs to know how long a step takes: name a `predictor`")
+        return reasons
 
     def plan(self, view: View) -> Plan:
         """See `Scheduler.plan`."""
@@ -124,6 +126,6 @@ class Continuous(Scheduler):
         if self.tenants is not None:
             self.tenants.on_finish(request)
 
-    def victim(self, view: View, requester: RequestView, need: NoSpace) -> RequestView | None:
+    def victim(self, view: View, requester: RequestView, need: NoSpace) -> Preemption | None:
         """Preempt the request that came last, maybe the requester; waiting ones never preempt."""
-        return latest(view, requester)
+        return preempt(view, latest(view, requester), self.settings.preemption)

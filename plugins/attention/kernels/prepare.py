@@ -6,6 +6,8 @@ holds, so that a replayed graph meets those of its own step.
 
 With EARLY the kernel begins while the one before it ends. Positions are read before that has ended:
 they were written before a model's first layer, and by kernels that are launched one after another.
+
+Where whole heads are rotated, their halves are read and written apart, so each is loaded once.
 """
 
 from __future__ import annotations
@@ -72,6 +74,66 @@ def turned(
     return x.to(kind)
 
 
+@triton.jit
+def half_angles(
+    position,
+    cos,  # float32 [positions, HALF]
+    sin,
+    angles,  # rows of these tables
+    HALF: tl.constexpr,
+):
+    """Return cosines and sines [HALF]; NaN outside the tables."""
+    dims = tl.arange(0, HALF)
+    known = (dims < HALF) & (position >= 0) & (position < angles)
+    c = tl.load(cos + position * HALF + dims, mask=known, other=float("nan"))
+    s = tl.load(sin + position * HALF + dims, mask=known, other=float("nan"))
+    return c, s
+
+
+@triton.jit
+def turned_halves(
+    source,  # of the first of the heads
+    heads,  # [HEADS]
+    inside,  # [HEADS]
+    weight,  # [2 * HALF], if NORMED
+    c,  # [HALF]
+    s,
+    eps,
+    NORMED: tl.constexpr,
+    HALF: tl.constexpr,
+):
+    """Return both halves [HEADS, HALF] of heads in the source's dtype, normed and rotated."""
+    kind: tl.constexpr = source.dtype.element_ty
+    dims = tl.arange(0, HALF)
+    at = source + heads[:, None] * (2 * HALF) + dims[None, :]
+    a = tl.load(at, mask=inside[:, None], other=0.0).to(tl.float32)
+    b = tl.load(at + HALF, mask=inside[:, None], other=0.0).to(tl.float32)
+    if NORMED:
+        squares = tl.sum(a * a, 1) + tl.sum(b * b, 1)
+        inverse = tl.rsqrt(squares / (2 * HALF) + eps)[:, None]
+        # rounded, because what is rotated is the norm's result in the model's dtype
+        a = (a * inverse * tl.load(weight + dims).to(tl.float32)[None, :]).to(kind).to(tl.float32)
+        factor = tl.load(weight + HALF + dims).to(tl.float32)
+        b = (b * inverse * factor[None, :]).to(kind).to(tl.float32)
+    first = a * c[None, :] - b * s[None, :]
+    second = b * c[None, :] + a * s[None, :]
+    return first.to(kind), second.to(kind)
+
+
+@triton.jit
+def put_halves(
+    to,  # [HEADS] pointers to heads
+    first,  # [HEADS, HALF]
+    second,
+    inside,  # [HEADS]
+    HALF: tl.constexpr,
+):
+    """Store heads by halves."""
+    at = to[:, None] + tl.arange(0, HALF)[None, :]
+    tl.store(at, first, mask=inside[:, None])
+    tl.store(at + HALF, second, mask=inside[:, None])
+
+
 @triton.jit(do_not_specialize_on_alignment=["positions", "write_page", "write_offset"])
 def prepare_kernel(
     qkv,  # [T, (H + 2 G) * D]
@@ -107,32 +169,49 @@ def prepare_kernel(
     block = tl.program_id(1)
     row = qkv + token * qkv_row
     dims = tl.arange(0, DIM)
+    half: tl.constexpr = DIM // 2
+    halved: tl.constexpr = ROTATED == DIM and k_scales is None  # codes are made of whole heads
     c, s = 1.0, 0.0
     if ROTATED > 0:
         position = tl.load(positions + token).to(tl.int64)
-        c, s = angles_at(position, cos, sin, angles, ROTATED, DIM)
+        if halved:
+            c, s = half_angles(position, cos, sin, angles, half)
+        else:
+            c, s = angles_at(position, cos, sin, angles, ROTATED, DIM)
     if EARLY:
         gdc_wait()
         gdc_launch_dependents()
     if block < Q_BLOCKS:
         heads = block * HEADS + tl.arange(0, HEADS)
         inside = heads < Q_HEADS
-        x = turned(row, heads, inside, q_norm, c, s, eps, q_norm is not None, ROTATED, DIM)
-        out_at = q + (token * Q_HEADS + heads)[:, None] * DIM + dims[None, :]
-        tl.store(out_at, x, mask=inside[:, None])
+        to = q + (token * Q_HEADS + heads) * DIM
+        if halved:
+            x, y = turned_halves(row, heads, inside, q_norm, c, s, eps, q_norm is not None, half)
+            put_halves(to, x, y, inside, half)
+        else:
+            x = turned(row, heads, inside, q_norm, c, s, eps, q_norm is not None, ROTATED, DIM)
+            tl.store(to[:, None] + dims[None, :], x, mask=inside[:, None])
     else:
         heads = ((block - Q_BLOCKS) % KV_BLOCKS) * HEADS + tl.arange(0, HEADS)
         inside = heads < KV_HEADS
         page = tl.load(write_page + token).to(tl.int64)
         offset = tl.load(write_offset + token).to(tl.int64)
         slots = (page * KV_HEADS + heads) * PAGE + offset
-        row_to = (token * KV_HEADS + heads)[:, None] * DIM + dims[None, :]
+        copy_to = (token * KV_HEADS + heads) * DIM
+        row_to = copy_to[:, None] + dims[None, :]
+        normed: tl.constexpr = k_norm is not None
         if block < Q_BLOCKS + KV_BLOCKS:
             k_row = row + Q_HEADS * DIM
-            x = turned(k_row, heads, inside, k_norm, c, s, eps, k_norm is not None, ROTATED, DIM)
-            put_heads(k_pages, k_scales, slots, x, inside, DIM)
-            if keys is not None:
-                tl.store(keys + row_to, x, mask=inside[:, None])
+            if halved:
+                x, y = turned_halves(k_row, heads, inside, k_norm, c, s, eps, normed, half)
+                put_halves(k_pages + slots * DIM, x, y, inside, half)
+                if keys is not None:
+                    put_halves(keys + copy_to, x, y, inside, half)
+            else:
+                x = turned(k_row, heads, inside, k_norm, c, s, eps, normed, ROTATED, DIM)
+                put_heads(k_pages, k_scales, slots, x, inside, DIM)
+                if keys is not None:
+                    tl.store(keys + row_to, x, mask=inside[:, None])
         else:
             at = row + (Q_HEADS + KV_HEADS + heads)[:, None] * DIM + dims[None, :]
             v = tl.load(at, mask=inside[:, None])

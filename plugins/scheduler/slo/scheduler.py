@@ -20,9 +20,10 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from camshaft.contracts.scheduler import Plan, Preemption, Refusal, Scheduler
+from camshaft.contracts.scheduler import Plan, Refusal, Scheduler
 
 from ..components import SloSettings
+from ..preempt import no_swap_faults, preempt
 from ..prefetch import Prefetch
 from ..prefix_wait import PrefixWait
 from ..tokens import ChunkRule, Room
@@ -37,8 +38,9 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from camshaft.contracts.cache import NoSpace
-    from camshaft.contracts.scheduler import RequestView, SchedulerLimits, View
+    from camshaft.contracts.scheduler import Preemption, RequestView, SchedulerLimits, View
 
+    from ..preempt import Wanted
     from .queue import Place
 
 PLANS_TO_MAKE_ROOM = 4
@@ -57,17 +59,19 @@ class Slo(Scheduler):
         self._prefetch = Prefetch(limits.max_running)
         self._prefix_wait = PrefixWait() if settings.share_prefixes else None
         self._rule = ChunkRule(limits.step_tokens, settings.chunk_align)
+        self._way: Wanted = "cheaper" if settings.preemption == "off" else settings.preemption
         self._running: dict[int, Place] = {}
         self._since_turn = 0
         self._plans = 0
 
     @classmethod
-    def supports(cls, settings: object, *, predicts: bool) -> list[str]:
-        """Need a predictor to keep times per token."""
+    def supports(cls, settings: object, *, predicts: bool, no_swap: str = "") -> list[str]:
+        """Need a predictor to keep times per token, and a cache with tiers for swap."""
         assert isinstance(settings, SloSettings)
-        if predicts or settings.tpot_s is None:
-            return []
-        return ["`tpot_s` needs to know how long a step takes: name a `predictor`"]
+        reasons = no_swap_faults(settings.preemption, no_swap)
+        if settings.tpot_s is not None and not predicts:
+            reasons.append("`tpot_s` needs to know how long a step takes: name a `predictor`")
+        return reasons
 
     def plan(self, view: View) -> Plan:
         """See `Scheduler.plan`."""
@@ -184,14 +188,15 @@ class Slo(Scheduler):
         if self._plans < place.asked:
             return []
         victim = for_a_slot(view, request, self._queue.turns)
-        if victim is None:
+        preemption = preempt(view, victim, self._way, cause="urgent")
+        if preemption is None:
             return []
         place.asked = self._plans + PLANS_TO_MAKE_ROOM
-        return [Preemption(victim, cause="urgent")]
+        return [preemption]
 
-    def victim(self, view: View, requester: RequestView, need: NoSpace) -> RequestView | None:
+    def victim(self, view: View, requester: RequestView, need: NoSpace) -> Preemption | None:
         """See `Scheduler.victim`."""
-        return for_pages(view, requester, self._queue.turns)
+        return preempt(view, for_pages(view, requester, self._queue.turns), self._way)
 
     def on_wait(self, request: RequestView) -> None:
         """Put it into the queue."""

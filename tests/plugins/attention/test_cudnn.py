@@ -47,6 +47,17 @@ def plain_attention(
     return out, scores.logsumexp(-1)
 
 
+def test_where_kernels_are_only_compiled_it_is_not_called(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dense_call, "compiles_only", lambda: True)
+    q = torch.zeros(2, 64, 4, 32).transpose(1, 2)
+    out, sums = dense_call.attend_dense(q, q, q, causal=True, scale=1.0)
+    assert (out.shape, out.stride()) == (q.shape, q.stride())
+    assert (sums.shape, sums.is_contiguous(), sums.dtype) == ((2, 4, 64), True, torch.float32)
+    monkeypatch.undo()
+    with pytest.raises(NotImplementedError):  # a CPU has no such operation
+        dense_call.attend_dense(q, q, q, causal=True, scale=1.0)
+
+
 class CudnnContract(AttentionContract):
     backend = CudnnAttention
     facts = FACTS

@@ -65,6 +65,18 @@ def test_hits_evictions_fragmentation_and_bytes_of_the_cache_are_told(capsys) ->
     assert 512 * 1024 < pool["most_bytes_in_use"] <= pool["bytes"]
 
 
+def test_what_tiers_did_and_hold_is_told_too(capsys) -> None:
+    tiers = ("--set", "cache.use=tiered", "--set", "cache.threads=0", "--set", "cache.load=always")
+    quick = ("--set", "engine.debug=false")  # the executor that computes nothing moves no pages
+    cache = bench(capsys, "--workload", "cpu-batch8", *quick, *ROOM, *tiers)["cache"]
+    assert {
+        "hit_tokens_device", "hit_tokens_memory", "memory_bytes_held", "exported_pages",
+        "loaded_pages", "prefetched_pages", "prefetch_hit_pages", "prefetch_wasted_pages",
+    } <= set(cache)  # fmt: skip
+    assert cache["exported_pages"] > 0
+    assert cache["memory_bytes_held"] > 0
+
+
 def test_of_several_runs_the_one_in_the_middle_is_reported(capsys) -> None:
     report = bench(capsys, "--workload", "cpu-single", "--repeats", "3", *HOST)
     assert len(report["repeats"]) == 3

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from camshaft.plugins.lab.trace import Operation, operations, parts_of_a_step
+from camshaft.plugins.lab.trace import Operation, Run, operations, parts_of_runs
 
 
 def event(cat: str, name: str, ts: float, dur: float, **more: Any) -> dict[str, Any]:
@@ -106,6 +106,10 @@ def test_on_a_cpu_an_operation_has_the_time_that_its_callees_leave() -> None:
     ]
 
 
+def parts_of_a_step(names: list[str]) -> list[str]:
+    return parts_of_runs([Run(names)])
+
+
 LAYER = ["qkv", "rope", "attention decode", "attention decode", "out"]
 
 
@@ -138,3 +142,30 @@ def test_attention_of_libraries_is_no_linear(name: str) -> None:
         "attention prefill",
         "out",
     ]
+
+
+def test_a_short_step_with_rotation_in_the_decode_kernel_is_told_too() -> None:
+    layer = ["_one_row", "newest_kernel"] + ["_one_row"] * 3
+    assert parts_of_a_step([*layer, *layer, "_one_row", "tops_kernel"]) == [
+        *("qkv", "attention decode", "out", "gate_up", "down") * 2,
+        *("head", "sampling"),
+    ]
+
+
+def test_pieces_of_a_step_are_told_by_what_runs_between_them() -> None:
+    piece = ["nvjet", "_rms_norm", "nvjet", "_gated", "nvjet", "_rms_norm", "nvjet"]
+    step = [
+        Run(["embed"], "embed"),
+        Run(["_rms_norm", "nvjet", "prepare_kernel"], replay=1),
+        Run(["cudnn_sdpa"], "attention prefill"),
+        Run([*piece, "prepare_kernel"], replay=2),
+        Run(["cudnn_sdpa"], "attention prefill"),
+        Run(piece, replay=3),
+        Run(["choose_kernel"], "sampling"),
+    ]
+    rest = ["out", "norm", "gate_up", "activation", "down", "norm"]
+    own = [
+        *("embed", "norm", "qkv", "rope", "attention prefill"),
+        *(*rest, "qkv", "rope", "attention prefill", *rest, "head", "sampling"),
+    ]
+    assert parts_of_runs(step * 2) == own * 2

@@ -20,6 +20,7 @@ CONFIGURATIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "tenants": ("continuous", {"order": "tenants"}),
     "prefix": ("continuous", {"order": "prefix", "prefix_window": 4, "prefix_age_s": 20.0}),
     "buckets": ("continuous", {"length_buckets": (2, 4)}),
+    "nano": ("nano_batch", {"minimum_tokens": 2, "shares": (1, 2)}),
     "slo": ("slo", {}),
 }
 

@@ -255,6 +255,24 @@ def test_an_urgent_request_takes_the_slot_of_the_least_urgent() -> None:
     assert [len(timed.results[name].token_ids) for name in timed.ended] == [3, 50, 50]
 
 
+def test_SCH_03_the_most_urgent_waits_for_no_slot_and_all_end() -> None:
+    timed = Timed(max_running=2, pages=60, settings={"admission": "queue"})
+    levels = {"a": 10, "b": 10, "c": 10, "d": 10, "e": 0, "f": 0, "g": 0, "h": -5}
+    for name, priority in levels.items():
+        wanted = {"ttft_slo_s": 0.3} if priority < 10 else {}
+        timed.submit(name, 20, outputs=40 if priority == 10 else 5, priority=priority, **wanted)
+        timed.step()  # each takes 10 ms and more
+    timed.run()
+    assert sorted(timed.ended) == sorted(levels)
+    assert timed.ended[4:] == ["a", "b", "c", "d"]  # whoever gave way goes on before the others
+    assert "h" in timed.ended[:4]
+    for level in ("abcd", "efg"):
+        starts = [timed.first[name] for name in level]
+        assert starts == sorted(starts)
+    assert timed.engine.stats.preemptions["urgent"] >= 2
+    assert {len(timed.results[name].token_ids) for name in "abcd"} == {40}
+
+
 def test_who_gave_way_goes_on_from_the_pages_that_the_cache_still_has() -> None:
     timed = Timed(max_running=1, cache=lambda spec: Paged(PagedSettings(), spec))
     timed.submit("low", 40, outputs=60, priority=1)
