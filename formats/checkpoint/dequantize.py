@@ -2,7 +2,9 @@
 
 Block layouts as in ggml's `ggml-common.h` and the GGUF specification: a block starts with its
 float16 scale, then (for the `_1` formats) its float16 minimum, then the quants. 4-bit quants come
-in 16 bytes, whose low halves are elements 0-15 and whose high halves are elements 16-31.
+in 16 bytes, whose low halves are elements 0-15 and whose high halves are elements 16-31; in
+front of them the 5-bit formats have the fifth bits of all 32, lowest bit first. Quants of `iq4_nl`
+are places in a table. Blocks of 256 are in `k_quants`.
 """
 
 from __future__ import annotations
@@ -14,13 +16,22 @@ import torch
 from camshaft.errors import CheckpointError
 
 from .formats import FORMATS
+from .k_quants import K_DECODERS, floats
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from .tensor import CheckpointTensor
 
+    Decoder = Callable[[torch.Tensor], torch.Tensor]
+
 _PLAIN = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16, "f64": torch.float64}
+_PLACES = torch.arange(32, dtype=torch.int32)
+_AT_ONCE = 2**18  # weights: 1 MiB in float32
+# What a 4-bit quant of iq4_nl stands for.
+_NONLINEAR = torch.tensor(
+    (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113), dtype=torch.float32
+)
 
 
 def dequantize(tensor: CheckpointTensor, dtype: torch.dtype | None = None) -> torch.Tensor:
@@ -34,13 +45,24 @@ def dequantize(tensor: CheckpointTensor, dtype: torch.dtype | None = None) -> to
         return aligned.view(_PLAIN[tensor.format]).view(tensor.shape).to(wanted)
     decode = _DECODERS.get(tensor.format)
     if decode is None:
-        known = ", ".join(sorted((*_PLAIN, *_DECODERS)))
         raise CheckpointError(
             f"{tensor.file}: tensor '{tensor.name}' is stored as {tensor.format}, which has no "
-            f"decoder; {known} have. Convert the model to one of these."
+            f"decoder; {', '.join(sorted(DECODED))} have. Convert the model to one of these."
         )
     blocks = stored.view(-1, FORMATS[tensor.format].block_bytes)
-    return decode(blocks).view(tensor.shape).to(wanted)
+    return _decoded(blocks, decode, FORMATS[tensor.format].block, wanted).view(tensor.shape)
+
+
+def _decoded(blocks: torch.Tensor, decode: Decoder, block: int, dtype: torch.dtype) -> torch.Tensor:
+    """Decode a few blocks at a time, so that what is between them and the result stays in cache."""
+    at_once = _AT_ONCE // block
+    if len(blocks) <= at_once:
+        return decode(blocks).to(dtype)
+    values = torch.empty(len(blocks), block, dtype=dtype)
+    for start in range(0, len(blocks), at_once):
+        part = values[start : start + at_once]
+        part.copy_(decode(blocks[start : start + at_once]).view(part.shape))
+    return values
 
 
 def _halves(packed: torch.Tensor) -> torch.Tensor:
@@ -48,26 +70,51 @@ def _halves(packed: torch.Tensor) -> torch.Tensor:
     return torch.cat((packed & 15, packed >> 4), dim=1).float()
 
 
-def _floats(stored: torch.Tensor) -> torch.Tensor:
-    """Read uint8 `[N, 2k]` as k float16 columns, float32 `[N, k]`."""
-    return stored.contiguous().view(torch.float16).float()
-
-
 def _q4_0(blocks: torch.Tensor) -> torch.Tensor:
-    return _floats(blocks[:, :2]) * (_halves(blocks[:, 2:]) - 8)
+    return floats(blocks[:, :2]) * (_halves(blocks[:, 2:]) - 8)
 
 
 def _q4_1(blocks: torch.Tensor) -> torch.Tensor:
-    scale, minimum = _floats(blocks[:, :4]).unsqueeze(2).unbind(1)
+    scale, minimum = floats(blocks[:, :4]).unsqueeze(2).unbind(1)
     return _halves(blocks[:, 4:]).mul_(scale).add_(minimum)
 
 
 def _q8_0(blocks: torch.Tensor) -> torch.Tensor:
-    return blocks[:, 2:].view(torch.int8).float().mul_(_floats(blocks[:, :2]))
+    return blocks[:, 2:].view(torch.int8).float().mul_(floats(blocks[:, :2]))
 
 
-_DECODERS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+def _five_bits(stored: torch.Tensor) -> torch.Tensor:
+    """Join uint8 `[N, 4 + 16]` into quants 0-31, uint8 `[N, 32]`."""
+    fifth = (stored[:, :4].contiguous().view(torch.int32) >> _PLACES & 1).to(torch.uint8)
+    low = stored[:, 4:]
+    return torch.cat((low & 15, low >> 4), dim=1).bitwise_or_(fifth << 4)
+
+
+def _q5_0(blocks: torch.Tensor) -> torch.Tensor:
+    quants = _five_bits(blocks[:, 2:]).view(torch.int8) - 16
+    return quants.float().mul_(floats(blocks[:, :2]))
+
+
+def _q5_1(blocks: torch.Tensor) -> torch.Tensor:
+    scale, minimum = floats(blocks[:, :4]).unsqueeze(2).unbind(1)
+    return _five_bits(blocks[:, 4:]).float().mul_(scale).add_(minimum)
+
+
+def _iq4_nl(blocks: torch.Tensor) -> torch.Tensor:
+    low = blocks[:, 2:]
+    places = torch.cat((low & 15, low >> 4), dim=1).int()
+    return _NONLINEAR[places].mul_(floats(blocks[:, :2]))
+
+
+_DECODERS: dict[str, Decoder] = {
     "q4_0": _q4_0,
     "q4_1": _q4_1,
+    "q5_0": _q5_0,
+    "q5_1": _q5_1,
     "q8_0": _q8_0,
+    "iq4_nl": _iq4_nl,
+    **K_DECODERS,
 }
+
+DECODED = (*_PLAIN, *_DECODERS)
+"""The formats that `dequantize` reads."""

@@ -72,7 +72,10 @@ class GGUFFile:
     def _alignment(self) -> int:
         alignment = self.metadata.get("general.alignment", _DEFAULT_ALIGNMENT)
         if not isinstance(alignment, int) or alignment <= 0:
-            raise CheckpointError(f"{self.path}: general.alignment is {alignment!r}.")
+            raise CheckpointError(
+                f"{self.path}: general.alignment is {alignment!r}: the file is damaged. "
+                "Fetch it again."
+            )
         return alignment
 
 
@@ -87,7 +90,8 @@ class _Header:
         self._reading = "its header"
         if self._take(4) != _MAGIC:
             raise CheckpointError(
-                f"{path}: not a GGUF file; it starts with {bytes(buffer[:4])!r}, not {_MAGIC!r}."
+                f"{path}: not a GGUF file; it starts with {bytes(buffer[:4])!r}, not {_MAGIC!r}. "
+                "Fetch it again."
             )
         self.version = self._u32()
         if self.version not in _VERSIONS:
@@ -106,7 +110,7 @@ class _Header:
             key = self._string()
             self._reading = f"metadata '{key}'"
             if key in metadata:
-                raise self._fault("appears twice")
+                raise self._damaged("appears twice")
             metadata[key] = self._value(self._u32())
         return metadata
 
@@ -122,9 +126,9 @@ class _Header:
         for name, shape, number, offset in table:
             self._reading = f"tensor '{name}'"
             if name in tensors:
-                raise self._fault("appears twice")
+                raise self._damaged("appears twice")
             if offset % alignment:
-                raise self._fault(f"starts at {offset}, which is no multiple of {alignment}")
+                raise self._damaged(f"starts at {offset}, which is no multiple of {alignment}")
             data = self._data(everything, shape, number, data_start + offset)
             tensors[name] = CheckpointTensor(
                 name, shape, GGML_FORMATS[number].name, data, self._path
@@ -136,7 +140,7 @@ class _Header:
         self._reading = f"tensor '{name}'"
         dimensions = self._u32()
         if dimensions > _MOST_DIMENSIONS:
-            raise self._fault(f"has {dimensions} dimensions; at most {_MOST_DIMENSIONS} exist")
+            raise self._damaged(f"has {dimensions} dimensions; at most {_MOST_DIMENSIONS} exist")
         innermost_first = [self._u64() for _ in range(dimensions)]
         return name, tuple(reversed(innermost_first)), self._u32(), self._u64()
 
@@ -145,9 +149,12 @@ class _Header:
     ) -> np.ndarray[Any, Any]:
         format = GGML_FORMATS.get(number)
         if format is None:
-            raise self._fault(f"is of GGML type {number}, which is not known")
-        if shape and shape[-1] % format.block:
             raise self._fault(
+                f"is of GGML type {number}, which is not known. Convert the model to a usual type, "
+                "such as Q4_K_M, with llama.cpp's `llama-quantize`"
+            )
+        if shape and shape[-1] % format.block:
+            raise self._damaged(
                 f"has rows of {shape[-1]} elements, but {format.name} stores {format.block} at once"
             )
         stop = start + format.nbytes(shape)
@@ -172,7 +179,7 @@ class _Header:
         if kind != _ARRAY:
             return self._numbers(kind, count)
         if depth == _MOST_NESTING:
-            raise self._fault(f"nests arrays deeper than {_MOST_NESTING}")
+            raise self._damaged(f"nests arrays deeper than {_MOST_NESTING}")
         # An array takes at least 12 bytes, so a damaged count cannot make this run for ever.
         self._need(12 * count)
         return [self._value(_ARRAY, depth + 1) for _ in range(count)]
@@ -180,7 +187,7 @@ class _Header:
     def _numbers(self, kind: int, count: int) -> list[Any]:
         code = _SCALARS.get(kind)
         if code is None:
-            raise self._fault(f"is of value type {kind}, which is not known")
+            raise self._damaged(f"is of value type {kind}, which is not known")
         size = np.dtype(code).itemsize
         self._need(size * count)
         values: list[Any] = np.frombuffer(self._buffer, code, count, self._at).tolist()
@@ -204,7 +211,7 @@ class _Header:
         try:
             return [text.decode() for text in raw]
         except UnicodeDecodeError:
-            raise self._fault("is not valid UTF-8") from None
+            raise self._damaged("is not valid UTF-8") from None
 
     def _string(self) -> str:
         return self._strings(1)[0]
@@ -226,6 +233,9 @@ class _Header:
 
     def _truncated(self) -> CheckpointError:
         return self._fault(f"goes beyond the end of the file ({self._end} bytes); fetch it again")
+
+    def _damaged(self, text: str) -> CheckpointError:
+        return self._fault(f"{text}: the file is damaged. Fetch it again")
 
     def _fault(self, text: str) -> CheckpointError:
         return CheckpointError(f"{self._path}: {self._reading} {text}.")

@@ -44,7 +44,7 @@ def read_safetensors(path: Path) -> dict[str, CheckpointTensor]:
         )
     try:
         header = json.loads(buffer[8 : 8 + header_bytes])
-    except ValueError:
+    except (ValueError, RecursionError):
         header = None
     if not isinstance(header, dict):
         raise CheckpointError(f"{path}: the header is no JSON object. Fetch the file again.")
@@ -92,7 +92,8 @@ def _read_shards(index: Path) -> tuple[dict[str, CheckpointTensor], tuple[Path, 
         if not path.is_file():
             first = next(name for name, shard in placed.items() if shard == file)
             raise CheckpointError(
-                f"{path}: the shard is missing; {index.name} expects '{first}' and others in it."
+                f"{path}: the shard is missing; {index.name} expects '{first}' and others in it. "
+                "Fetch it into this folder."
             )
         shards[file] = read_safetensors(path)
     tensors = {}
@@ -111,7 +112,10 @@ def _misplaced(
 ) -> str:
     others = [other for other, tensors in shards.items() if name in tensors]
     where = f"it is in {others[0]}" if others else "no shard has it"
-    return f"{index.parent / file}: tensor '{name}' is missing; {index.name} says so, but {where}."
+    return (
+        f"{index.parent / file}: tensor '{name}' is missing; {index.name} says so, but {where}. "
+        "Fetch both again, in one version."
+    )
 
 
 def _weight_map(index: Path) -> dict[str, str]:
@@ -119,7 +123,9 @@ def _weight_map(index: Path) -> dict[str, str]:
         content = json.loads(index.read_bytes())
         placed = content["weight_map"]
         names = [(str(name), str(file)) for name, file in placed.items()]
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except OSError as error:
+        raise CheckpointError(f"{index}: {error.strerror}.") from None
+    except (ValueError, RecursionError, KeyError, TypeError, AttributeError):
         raise CheckpointError(
             f"{index}: no JSON object with a weight_map. Fetch it again."
         ) from None
@@ -133,14 +139,20 @@ def _tensor(name: str, entry: Any, data: np.ndarray[Any, Any], path: Path) -> Ch
     try:
         word, shape = entry["dtype"], tuple(int(size) for size in entry["shape"])
         start, stop = (int(offset) for offset in entry["data_offsets"])
-    except (KeyError, TypeError, ValueError):
-        raise CheckpointError(f"{path}: tensor '{name}' has a damaged header entry.") from None
-    format = SAFETENSORS_FORMATS.get(word)
+    except (KeyError, TypeError, ValueError, OverflowError):
+        raise CheckpointError(
+            f"{path}: tensor '{name}' has a damaged header entry. Fetch the file again."
+        ) from None
+    format = SAFETENSORS_FORMATS.get(str(word))
     if format is None:
-        raise CheckpointError(f"{path}: tensor '{name}' is of dtype {word}, which is not known.")
+        raise CheckpointError(
+            f"{path}: tensor '{name}' is of dtype {word}, which is not known. Convert the model to "
+            "bfloat16."
+        )
     if min(shape, default=0) < 0 or not 0 <= start <= stop or stop - start != format.nbytes(shape):
         raise CheckpointError(
-            f"{path}: tensor '{name}' {word} {list(shape)} does not fit bytes {start}:{stop}."
+            f"{path}: tensor '{name}' {word} {list(shape)} does not fit bytes {start}:{stop}: "
+            "the file is damaged. Fetch it again."
         )
     if stop > data.size:
         raise CheckpointError(

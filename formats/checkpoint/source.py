@@ -18,7 +18,7 @@ from .packages import find_in_package
 from .safetensors import read_folder
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from .config import ModelConfig
     from .tensor import CheckpointTensor
@@ -88,6 +88,26 @@ class Checkpoint:
                 f"it {list(shape)}."
             )
         return found
+
+    def refusals(self, supports: Callable[[Sequence[str]], Sequence[str]]) -> list[str]:
+        """Return why a quantizer does not serve these tensors, each reason with an example.
+
+        Args:
+            supports: From formats to reasons; `Quantizer.supports`, but for dtype and device. A
+                reason that goes away without a format is about the tensors of that format.
+        """
+        stored: dict[str, list[str]] = {}
+        for name, tensor in (self.tensors or {}).items():
+            stored.setdefault(tensor.format, []).append(name)
+        formats = sorted(stored)
+        rest = {one: supports([other for other in formats if other != one]) for one in formats}
+        reasons = []
+        for reason in supports(formats):
+            about = [one for one in formats if reason not in rest[one]]
+            names = stored[about[0]] if len(about) == 1 else []
+            others = f" and {len(names) - 1} more" if len(names) > 1 else ""
+            reasons.append(f"{reason} (tensor '{names[0]}'{others})" if names else reason)
+        return reasons
 
     def warn_of_unused(self, used: Collection[str]) -> list[str]:
         """Log and return the tensors that nothing used, in order."""
@@ -187,8 +207,8 @@ def _read_json(path: Path) -> dict[str, Any]:
         content = json.loads(path.read_bytes())
     except OSError as error:
         raise CheckpointError(f"{path}: {error.strerror}.") from None
-    except ValueError as error:
-        raise CheckpointError(f"{path}: not JSON: {error}.") from None
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(f"{path}: not JSON: {error}. Fetch the file again.") from None
     if not isinstance(content, dict):
-        raise CheckpointError(f"{path}: holds no JSON object.")
+        raise CheckpointError(f"{path}: holds no JSON object. Fetch the file again.")
     return content

@@ -6,6 +6,7 @@ from .build import build_engine, load_text_of
 from .client import EngineClient, EngineDiedError
 from .local import LocalClient
 from .remote import Boot, RemoteClient
+from .restarting import RestartingClient
 from .snapshot import PoolState, Snapshot
 from .stream import Stream
 
@@ -16,6 +17,7 @@ __all__ = [
     "LocalClient",
     "PoolState",
     "RemoteClient",
+    "RestartingClient",
     "Snapshot",
     "Stream",
     "build_engine",

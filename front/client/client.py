@@ -69,8 +69,12 @@ class EngineClient(ABC):
         return self._ready.result()
 
     @property
-    def state(self) -> Literal["starting", "ready", "silent", "dead"]:
-        """Where the engine is; `silent` is one that gives no sign of life, which may pass."""
+    def state(self) -> Literal["starting", "ready", "silent", "restarting", "dead"]:
+        """Where the engine is.
+
+        `silent` is one that gives no sign of life, which may pass; `restarting` one that died and
+        is started anew, by clients that do that.
+        """
         if self._death.done():
             return "dead"
         if not self._ready.done():
@@ -86,6 +90,11 @@ class EngineClient(ABC):
     def doing(self) -> str:
         """What the engine says about itself: how far it is, or why it died."""
         return str(self._death.result()) if self._death.done() else self._doing
+
+    @property
+    def restarts(self) -> int:
+        """Times that another engine was started for one that died."""
+        return 0
 
     @property
     def open_requests(self) -> int:
@@ -107,6 +116,10 @@ class EngineClient(ABC):
     async def death(self) -> EngineDiedError:
         """Wait until the engine dies, and return why."""
         return await asyncio.shield(asyncio.wrap_future(self._death))
+
+    def wait_death(self) -> EngineDiedError:
+        """Block until the engine dies; see `death`."""
+        return self._death.result()
 
     def open(self, requests: Sequence[Request]) -> Stream:
         """Run requests and stream their outputs.
@@ -184,7 +197,11 @@ class EngineClient(ABC):
         return answer.snapshot
 
     async def reset_cache(self, timeout_s: float = 10.0) -> int:
-        """Drop every cached page that no request uses; return how many. Raises as `snapshot`."""
+        """Drop all that is cached and that no request uses, in tiers too. Raises as `snapshot`.
+
+        Returns:
+            How many pages of the device were dropped.
+        """
         return (await self._ask("reset_cache", timeout_s)).pages
 
     @abstractmethod

@@ -76,8 +76,8 @@ class SteppedEngine(Protocol):
     def usage(self) -> Sequence[PoolUsage]:
         """Return the pages of each pool."""
 
-    def reset_cache(self) -> int:
-        """Drop cached pages; return how many."""
+    def reset_cache(self, *, tiers: bool = True) -> int:
+        """Drop cached pages of the device, and those in tiers; return how many of the device."""
 
     def fail_all(self, message: str) -> list[RequestOutput]:
         """End every request with an error."""

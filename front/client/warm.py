@@ -23,7 +23,7 @@ def warm_up(engine: SteppedEngine, info: EngineInfo) -> None:
     engine.submit(Request(id="warm-up", spans=(TokenSpan([0] * tokens),), params=params))
     while engine.has_work:
         engine.step()
-    engine.reset_cache()
+    engine.reset_cache(tiers=False)  # theirs may be of many days
     fresh = type(engine.stats)()
     for one in fields(fresh):
         setattr(engine.stats, one.name, getattr(fresh, one.name))

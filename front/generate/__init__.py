@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .answers import Call, Choice, Delta, TokenReport, TokenText, Usage
+from .best import best_of
 from .check import check_name, check_params, check_scope
 from .generation import Generation
 from .prompts import Prompter, split_prompts
@@ -16,6 +17,7 @@ __all__ = [
     "TokenReport",
     "TokenText",
     "Usage",
+    "best_of",
     "check_name",
     "check_params",
     "check_scope",

@@ -10,7 +10,8 @@ from camshaft.request import EVERYWHERE, CacheScope
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from camshaft.request import SamplingParams, TokenSpan
+    from camshaft.request import SamplingParams, TokenLogprobs, TokenSpan
+    from camshaft.text import Tokenizer
 
 Finish = Literal["stop", "length"]
 """Why a choice ended. Whatever else ends a request is an error of the whole call."""
@@ -66,22 +67,41 @@ class TokenText:
     data: bytes
     logprob: float
 
+    @classmethod
+    def of(cls, tokenizer: Tokenizer, token: int, logprob: float) -> TokenText:
+        """Look a token up."""
+        data = tokenizer.token_bytes(token)
+        return cls(token, data.decode("utf-8", "replace"), data, logprob)
+
 
 @dataclass(frozen=True, slots=True)
 class TokenReport:
-    """The logprobs of one chosen token.
+    """The logprobs of one token that was chosen, or that stands in the prompt.
 
     Attributes:
         chosen: The token.
         rank: Its place by probability, from 1.
         top: The most probable tokens, best first.
-        offset: Characters of the answer's text before it.
+        offset: Characters of the answer's text, or the prompt's, before it.
     """
 
     chosen: TokenText
     rank: int
     top: tuple[TokenText, ...]
     offset: int
+
+    @classmethod
+    def of(
+        cls, tokenizer: Tokenizer, token: int, logprobs: TokenLogprobs, offset: int
+    ) -> TokenReport:
+        """Say in text what an engine reported."""
+        top = zip(logprobs.top_ids, logprobs.top_logprobs, strict=True)
+        return cls(
+            TokenText.of(tokenizer, token, logprobs.logprob),
+            logprobs.rank,
+            tuple(TokenText.of(tokenizer, one, value) for one, value in top),
+            offset,
+        )
 
 
 @dataclass(slots=True)
@@ -96,6 +116,8 @@ class Delta:
         logprobs: One for each of them, if asked for.
         finish: On the last delta of a choice.
         stop_reason: The stop string or stop id that ended it.
+        prompt_logprobs: On the first delta of a choice, if asked for: one for each token of the
+            prompt but the first.
     """
 
     index: int
@@ -104,6 +126,7 @@ class Delta:
     logprobs: list[TokenReport] = field(default_factory=list)
     finish: Finish | None = None
     stop_reason: str | int | None = None
+    prompt_logprobs: list[TokenReport] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -115,6 +138,7 @@ class Choice(Delta):
         self.text += delta.text
         self.token_ids += delta.token_ids
         self.logprobs += delta.logprobs
+        self.prompt_logprobs += delta.prompt_logprobs
         if delta.finish is not None:
             self.finish, self.stop_reason = delta.finish, delta.stop_reason
 

@@ -49,8 +49,9 @@ RANGES: dict[str, Range] = {
     "min_p": Range(0, 1),
     "presence_penalty": Range(-2, 2),
     "frequency_penalty": Range(-2, 2),
-    "repetition_penalty": Range(0, math.inf, above=True),
+    "repetition_penalty": Range(0.01, 100),  # far below and above logits overflow
     "logprobs": Range(0, MOST_LOGPROBS),
+    "prompt_logprobs": Range(0, MOST_LOGPROBS),
     "min_tokens": Range(0, math.inf),
     "seed": Range(-(2**63), 2**64 - 1),
 }

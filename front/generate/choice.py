@@ -6,9 +6,12 @@ from typing import TYPE_CHECKING
 
 from camshaft.text import Detokenizer, StopStrings
 
-from .answers import Delta, TokenReport, TokenText
+from .answers import Delta, TokenReport
+from .prompt_text import PromptText
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from camshaft.request import RequestOutput, SamplingParams, TokenLogprobs
     from camshaft.text import Tokenizer
 
@@ -22,7 +25,21 @@ class ChoiceText:
         tokens: Those taken so far; none after a stop string is.
     """
 
-    def __init__(self, index: int, tokenizer: Tokenizer, params: SamplingParams) -> None:
+    def __init__(
+        self,
+        index: int,
+        tokenizer: Tokenizer,
+        params: SamplingParams,
+        prompt: Sequence[int] = (),
+    ) -> None:
+        """Begin without text.
+
+        Args:
+            index: Of the choice.
+            tokenizer: Whose ids these are.
+            params: Of its request.
+            prompt: What it answers; for its logprobs.
+        """
         self.index = index
         self.finished = False
         self.tokens = 0
@@ -32,6 +49,11 @@ class ChoiceText:
         self._include_stop = params.include_stop
         self._characters = 0
         self._pending = Delta(index)
+        self._prompt = PromptText(tokenizer, prompt)
+
+    def push_prompt(self, logprobs: Sequence[TokenLogprobs]) -> None:
+        """Take what the engine reports of the next tokens of the prompt."""
+        self._pending.prompt_logprobs += map(self._prompt.report, logprobs)
 
     def push(self, output: RequestOutput) -> Delta | None:
         """Take what the engine settled.
@@ -87,14 +109,4 @@ class ChoiceText:
         return delta
 
     def _report(self, token: int, logprobs: TokenLogprobs) -> TokenReport:
-        top = zip(logprobs.top_ids, logprobs.top_logprobs, strict=True)
-        return TokenReport(
-            self._text_of(token, logprobs.logprob),
-            logprobs.rank,
-            tuple(self._text_of(one, value) for one, value in top),
-            self._characters,
-        )
-
-    def _text_of(self, token: int, logprob: float) -> TokenText:
-        data = self._tokenizer.token_bytes(token)
-        return TokenText(token, data.decode("utf-8", "replace"), data, logprob)
+        return TokenReport.of(self._tokenizer, token, logprobs, self._characters)

@@ -40,11 +40,15 @@ def split_prompts(value: object) -> list[str | list[int]]:
 
 
 class Prompter:
-    """Tokenises for one engine. Refuses what does not fit; never shortens."""
+    """Tokenises for one engine. Refuses what does not fit; never shortens.
+
+    Attributes:
+        info: Of the engine.
+    """
 
     def __init__(self, text: TextModel, info: EngineInfo) -> None:
         self._text = text
-        self._info = info
+        self.info = info
         self._longest_token = 0
 
     async def encode(
@@ -124,7 +128,7 @@ class Prompter:
         if size <= _LONG:
             return encode(*args, **options)
         longest = await asyncio.to_thread(self._bytes_of_longest_token)
-        if size // longest >= self._info.room:
+        if size // longest >= self.info.room:
             raise self._too_long(f"at least {size // longest}", param)
         return await asyncio.to_thread(encode, *args, **options)
 
@@ -138,17 +142,17 @@ class Prompter:
     def _fitting(self, ids: list[int], param: str) -> list[int]:
         if not ids:
             raise _refusal("the prompt is empty, and this model adds nothing to it")
-        if len(ids) >= self._info.room:
+        if len(ids) >= self.info.room:
             raise self._too_long(str(len(ids)), param)
-        if min(ids) < 0 or max(ids) >= self._info.vocab:
-            most = self._info.vocab - 1
+        if min(ids) < 0 or max(ids) >= self.info.vocab:
+            most = self.info.vocab - 1
             raise RequestError(f"{param} holds a token id outside 0 to {most}", param=param)
         return ids
 
     def _too_long(self, tokens: str, param: str) -> RequestError:
         return RequestError(
             f"{tokens} tokens in {param} are too many: this engine holds at most "
-            f"{self._info.room} tokens, prompt and answer together",
+            f"{self.info.room} tokens, prompt and answer together",
             param=param,
             code="context_length_exceeded",
         )

@@ -54,7 +54,7 @@ def camshaft_components() -> list[Component]:
             name="gguf",
             implementation="camshaft.plugins.quant.gguf:Gguf",
             settings=GgufSettings,
-            summary="4-bit and 8-bit weights of GGUF files, kept packed; on CPUs",
+            summary="weights of GGUF files, those of 4 bits kept packed; on CPUs",
         ),
         Component(
             kind="kv_quant",

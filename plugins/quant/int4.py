@@ -6,6 +6,9 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from camshaft.checkpoint.formats import FORMATS
+from camshaft.checkpoint.k_quants import q4_k_parts
+
 from .packed import BLOCK
 
 if TYPE_CHECKING:
@@ -14,12 +17,12 @@ if TYPE_CHECKING:
     from .packed import PackedRows
 
 # The kernel computes (quant - 8) * scale + zero, where a file means quant * scale + minimum:
-# zero = minimum + 8 * scale, which is nothing at all for Q4_0.
+# zero = minimum + 8 * scale, which is nothing at all for Q4_0. Q4_K subtracts its minimum.
 _ROW_MULTIPLE = 16  # of output rows, or the kernel refuses
 
 
 class Int4Weight:
-    """Rows [N, K] of Q4_0 or Q4_1, multiplied as they are packed.
+    """Rows [N, K] of Q4_0, Q4_1 or Q4_K, multiplied as they are packed.
 
     Quants are exact. Scale and zero are rounded from float16 to bfloat16, because the kernel takes
     them in the dtype of activations and is fast for this one only: float32 and float16 take 30
@@ -61,11 +64,21 @@ class Int4Weight:
 
 def _unpacked(piece: PackedRows) -> tuple[torch.Tensor, torch.Tensor]:
     """Return quants, int32 [N, K], and float32 pairs of scale and zero, [N, K / 32, 2]."""
-    count = len(piece)
-    blocks = piece.data.view(count, piece.columns // BLOCK, -1)
-    bytes_ = blocks[..., -BLOCK // 2 :]
-    quants = torch.cat((bytes_ & 15, bytes_ >> 4), dim=-1).to(torch.int32)
-    floats = blocks[..., : -BLOCK // 2].contiguous().view(torch.float16).float()
-    scale = floats[..., :1]
-    zero = floats[..., 1:] + 8 * scale if piece.format == "q4_1" else torch.zeros_like(scale)
-    return quants.view(count, piece.columns), torch.cat((scale, zero), dim=-1)
+    if piece.format == "q4_k":
+        quants, scale, minimum = q4_k_parts(piece.data.view(-1, FORMATS["q4_k"].block_bytes))
+        zero = scale * 8 - minimum
+    else:
+        quants, scale, zero = _small_blocks(piece)
+    pairs = torch.stack((scale, zero), dim=-1)
+    return quants.view(len(piece), -1).to(torch.int32), pairs.view(len(piece), -1, 2)
+
+
+def _small_blocks(piece: PackedRows) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return quants, uint8 [blocks, 32], and of each block scale and zero, float32 [blocks]."""
+    blocks = piece.data.view(len(piece) * piece.columns // BLOCK, -1)
+    packed = blocks[:, -BLOCK // 2 :]
+    quants = torch.cat((packed & 15, packed >> 4), dim=-1)
+    floats = blocks[:, : -BLOCK // 2].contiguous().view(torch.float16).float()
+    scale = floats[:, 0]
+    zero = floats[:, 1] + 8 * scale if piece.format == "q4_1" else torch.zeros_like(scale)
+    return quants, scale, zero

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from camshaft.checkpoint.dequantize import DECODED
 from camshaft.contracts.quant import Quantizer
 
 from .dense import DenseWeight
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 
     from .components import NoneSettings
 
-_READABLE = ("bf16", "f16", "f32", "f64", "q4_0", "q4_1", "q8_0")
 _DTYPES = ("bfloat16", "float16", "float32")
 
 
@@ -34,8 +34,9 @@ class Unquantized(Quantizer):
     def supports(formats: Iterable[str], dtype: str, facts: DeviceFacts) -> list[str]:
         """Refuse formats that nothing decodes."""
         reasons = [
-            f"it does not decode tensors of type {name}; it does {', '.join(_READABLE)}"
-            for name in sorted(set(formats).difference(_READABLE))
+            f"it does not decode tensors of type {name}; convert the model to types that it "
+            f"decodes: {', '.join(DECODED)}"
+            for name in sorted(set(formats).difference(DECODED))
         ]
         if dtype not in _DTYPES:
             reasons.append(f"it serves {', '.join(_DTYPES)}, not {dtype}")

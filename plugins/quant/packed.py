@@ -9,9 +9,10 @@ import torch
 
 from camshaft.checkpoint import CheckpointTensor
 
-FOUR_BIT = ("q4_0", "q4_1")
+FOUR_BIT = ("q4_0", "q4_1", "q4_k")
+"""Formats whose weights are computed as they are packed."""
 BLOCK = 32
-"""Weights that share a scale in every packed format read here."""
+"""Weights that share a scale in each of `FOUR_BIT`."""
 
 
 @dataclass(slots=True)

@@ -70,7 +70,22 @@ def report(raw: RawRows, tokens: torch.Tensor, rows: RowContext) -> DeviceLogpro
     id. Places without an alternative, because fewer are wanted or because the rest have
     probability zero, hold the id -1.
     """
-    token = tokens[raw.which]
+    return DeviceLogprobs(
+        rows.row_request[raw.which], rows.offsets[raw.which], *_report(raw, tokens[raw.which])
+    )
+
+
+def report_tokens(
+    logits: torch.Tensor, tokens: torch.Tensor, wanted: torch.Tensor, most: int
+) -> DeviceLogprobs:
+    """Return the logprobs of given tokens. See `Sampler.logprobs`."""
+    at = torch.arange(len(tokens), device=logits.device)
+    raw = RawRows(at, logits, at, wanted, min(most, logits.shape[1]))
+    return DeviceLogprobs(at, torch.zeros_like(at), *_report(raw, tokens))
+
+
+def _report(raw: RawRows, token: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Return value, rank, best ids and their values for `token` int64 [L], part by part."""
     parts = []
     size = part_rows(raw.logits)
     for start in range(0, len(token), size):
@@ -78,15 +93,7 @@ def report(raw: RawRows, tokens: torch.Tensor, rows: RowContext) -> DeviceLogpro
         values = _log_softmax(raw.logits.index_select(0, raw.at[part]))
         chosen, rank = _rank(values, token[part].unsqueeze(1))
         parts.append((chosen, rank, *_best(values, raw.wanted[part], raw.most)))
-    chosen, rank, ids, values = (torch.cat(column) for column in zip(*parts, strict=True))
-    return DeviceLogprobs(
-        request=rows.row_request[raw.which],
-        offset=rows.offsets[raw.which],
-        chosen=chosen,
-        rank=rank,
-        ids=ids,
-        values=values,
-    )
+    return tuple(torch.cat(column) for column in zip(*parts, strict=True))
 
 
 def _log_softmax(logits: torch.Tensor) -> torch.Tensor:

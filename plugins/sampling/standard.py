@@ -19,7 +19,7 @@ from .bias import LogitBias
 from .blocks import first_maximum
 from .choose import draw_rows
 from .grammar_mask import GrammarMask
-from .logprobs import keep_raw, report
+from .logprobs import keep_raw, report, report_tokens
 from .min_tokens import MinTokens
 from .params import Method, SlotParams
 from .penalties import Penalties
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from camshaft.contracts.sampling import RowContext, SamplerSpec
+    from camshaft.contracts.sampling import DeviceLogprobs, RowContext, SamplerSpec
     from camshaft.step import Admissions
 
     from .components import StandardSettings
@@ -119,6 +119,12 @@ class Standard(Sampler):
             method, logits, row_slots(rows), offsets, tables, advance=False
         )
         return tokens, finite
+
+    def logprobs(
+        self, logits: torch.Tensor, tokens: torch.Tensor, wanted: torch.Tensor, most: int
+    ) -> DeviceLogprobs:
+        """See `Sampler.logprobs`."""
+        return report_tokens(logits, tokens, wanted, most)
 
     def recordable(self, slots: NDArray[np.int32]) -> Form | None:
         """See `Sampler.recordable`."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import uuid
 from typing import TYPE_CHECKING, Any
 
 from fastapi import FastAPI, Request
@@ -13,6 +15,8 @@ from camshaft.errors import RequestError
 from .chat import chat
 from .completions import complete
 from .errors import error_response, handle_errors, json_response
+from .openapi import openapi
+from .tokenizing import detokenize, tokenize
 from .wire import Model, Models
 
 if TYPE_CHECKING:
@@ -26,6 +30,11 @@ if TYPE_CHECKING:
 
 ALWAYS_OPEN = frozenset({"/health", "/metrics"})
 """Endpoints that answer whatever state the engine is in."""
+
+WITHOUT_KEY = frozenset({"/health"})
+"""Endpoints that ask for no key where the server has some."""
+
+_REQUEST_ID = re.compile(rb"[\w.:-]{1,128}")
 
 
 def create_app(service: Service, routes: Iterable[Route] = ()) -> FastAPI:
@@ -55,6 +64,14 @@ def _add_openai(app: FastAPI, service: Service) -> None:
     async def chat_completions(request: Request) -> Response:
         return await chat(service, request)
 
+    @app.post("/tokenize")
+    async def ids_of(request: Request) -> Response:
+        return await tokenize(service, request)
+
+    @app.post("/detokenize")
+    async def text_of(request: Request) -> Response:
+        return await detokenize(service, request)
+
     @app.post("/v1/cancel/{answer_id}")
     async def cancel(answer_id: str) -> Response:
         return json_response({"id": answer_id, "cancelled": await service.cancel(answer_id)})
@@ -78,6 +95,10 @@ def _add_operations(app: FastAPI, service: Service) -> None:
             state["detail"] = service.client.doing
         return json_response(state, 200 if ready else 503)
 
+    @app.get("/openapi.json")
+    async def description() -> Response:
+        return json_response(openapi())
+
     @app.get("/info")
     async def info() -> Response:
         return json_response(service.info)
@@ -91,7 +112,8 @@ def _add_operations(app: FastAPI, service: Service) -> None:
                 page_bytes = service.client.info.page_bytes
             except TimeoutError:
                 return error_response(RequestError("the engine does not answer", status=503))
-        return Response(service.metrics.text(snapshot, page_bytes), media_type=CONTENT_TYPE_LATEST)
+        text = service.metrics.text(snapshot, page_bytes, service.client.restarts)
+        return Response(text, media_type=CONTENT_TYPE_LATEST)
 
 
 def _model(service: Service) -> Model:
@@ -99,7 +121,7 @@ def _model(service: Service) -> Model:
 
 
 class Gate:
-    """Refuses requests while the engine cannot run them, and counts all of them."""
+    """Refuses requests without a key, or that the engine cannot run now. Counts and names all."""
 
     def __init__(self, app: ASGIApp, service: Service) -> None:
         self._app = app
@@ -111,14 +133,28 @@ class Gate:
             await self._app(scope, receive, send)
             return
 
+        headers = dict(scope["headers"])
+        name = headers.get(b"x-request-id", b"")
+        if not _REQUEST_ID.fullmatch(name):
+            name = uuid.uuid4().hex.encode()
+
         async def counting(message: Message) -> None:
             if message["type"] == "http.response.start":
                 endpoint = getattr(scope.get("route"), "path", "other")
                 self._service.metrics.http.labels(endpoint, message["status"]).inc()
+                message["headers"] = [*message.get("headers", ()), (b"x-request-id", name)]
             await send(message)
 
-        refusal = self._service.refusal()
-        if refusal is not None and scope["path"] not in ALWAYS_OPEN:
+        refusal = self._refusal(scope["path"], headers.get(b"authorization"))
+        if refusal is not None:
             await error_response(refusal)(scope, receive, counting)
         else:
             await self._app(scope, receive, counting)
+
+    def _refusal(self, path: str, authorization: bytes | None) -> RequestError | None:
+        keys = self._service.keys
+        if keys is not None and path not in WITHOUT_KEY:
+            refusal = keys.refusal(authorization)
+            if refusal is not None:
+                return refusal
+        return None if path in ALWAYS_OPEN else self._service.refusal()

@@ -15,6 +15,9 @@ from .errors import ClientGoneError
 if TYPE_CHECKING:
     from starlette.requests import Request
 
+_LARGE = 2**18
+"""Bytes from which on a body is parsed on a thread: half a second of parsing holds up no stream."""
+
 
 @dataclass(frozen=True, slots=True)
 class BodyLimits:
@@ -40,6 +43,12 @@ async def read_object(request: Request, limits: BodyLimits) -> dict[str, Any]:
     """
     _check_headers(request, limits)
     body = await _read(request, limits)
+    if len(body) < _LARGE:
+        return _object(body, limits)
+    return await asyncio.to_thread(_object, body, limits)
+
+
+def _object(body: bytes, limits: BodyLimits) -> dict[str, Any]:
     value = _parse(body)
     if not isinstance(value, dict):
         raise RequestError("the body must be a JSON object")

@@ -60,8 +60,10 @@ async def chat(service: Service, request: Request) -> Response:
     )
     service.check_queue(fields.n)
     prompt = await prompter.render(
-        [_message(one, place) for place, one in enumerate(fields.messages)],
-        add_generation_prompt=_add_generation_prompt(fields),
+        [checked_message(one, place) for place, one in enumerate(fields.messages)],
+        add_generation_prompt=opens_turn(
+            fields.add_generation_prompt, fields.continue_final_message
+        ),
         continue_final=fields.continue_final_message,
     )
     call = Call(
@@ -99,15 +101,17 @@ def _logprobs(fields: ChatFields) -> int | None:
     return top
 
 
-def _add_generation_prompt(fields: ChatFields) -> bool:
-    """An assistant turn is opened unless the last message is to be continued."""
-    if fields.add_generation_prompt is None:
-        return not fields.continue_final_message
-    return fields.add_generation_prompt
+def opens_turn(wanted: bool | None, continues: bool) -> bool:
+    """Return whether an assistant turn is opened: unless the last message is to be continued."""
+    return not continues if wanted is None else wanted
 
 
-def _message(message: object, place: int) -> dict[str, Any]:
-    """Check the fields of a message; its content is the template's to judge."""
+def checked_message(message: object, place: int) -> dict[str, Any]:
+    """Return a message as templates take it; its content is theirs to judge.
+
+    Raises:
+        RequestError: It is none, or has a role or a field that is not known.
+    """
     where = f"messages[{place}]"
     if not isinstance(message, dict):
         raise RequestError(f"{where} must be an object", param="messages")

@@ -7,12 +7,15 @@ from typing import TYPE_CHECKING
 
 from msgspec import UNSET
 
-from camshaft.generate import Call, split_prompts
+from camshaft.errors import RequestError
+from camshaft.generate import Call, best_of, split_prompts
+from camshaft.generate.check import Range, check_range
 
 from .body import read_object
+from .echo import Echo
 from .events import answer
 from .fields import CompletionFields, parse_fields
-from .params import cache_scope, check_call, sampling_params, seconds
+from .params import MOST_CHOICES, cache_scope, check_call, sampling_params, seconds
 from .wire import Completion, CompletionChoice, CompletionLogprobs, Usage
 
 if TYPE_CHECKING:
@@ -44,20 +47,27 @@ async def run_completion(
     """Continue the prompts of `fields`, each of them behind `modules`."""
     service.check_model(fields.model)
     check_call(fields)
+    candidates = _candidates(fields)
+    if fields.echo and modules:
+        raise RequestError(
+            "echo: a prompt behind modules is not echoed", param="echo", code="unsupported"
+        )
     params = sampling_params(
         fields,
         service.prompter,
         service.info.vocab,
-        max_tokens=DEFAULT_MAX_TOKENS if fields.max_tokens is None else fields.max_tokens,
-        logprobs=fields.logprobs,
+        max_tokens=_max_tokens(fields),
+        logprobs=0 if fields.logprobs is None and candidates > fields.n else fields.logprobs,
+        prompt_logprobs=fields.logprobs if fields.echo else None,
     )
     prompts = split_prompts(fields.prompt)
-    service.check_queue(len(prompts) * fields.n)
+    service.check_queue(len(prompts) * candidates)
+    encoded = await service.prompter.encode_all(prompts, affixes=not modules)
     call = Call(
-        prompts=await service.prompter.encode_all(prompts, affixes=not modules),
+        prompts=encoded,
         params=params,
         modules=modules,
-        n=fields.n,
+        n=candidates,
         salt=fields.cache_salt,
         scope=cache_scope(fields),
         priority=fields.priority,
@@ -65,21 +75,48 @@ async def run_completion(
         tpot_slo_s=seconds(fields.tpot_slo_ms),
         tenant=fields.user,
     )
-    writer = CompletionWriter(fields, service)
+    echo = Echo(fields, service.tokenizer, prompts, encoded) if fields.echo else None
+    writer = CompletionWriter(fields, service, echo)
     return await answer(request, service.run(call, writer.id), writer, stream=fields.stream)
+
+
+def _max_tokens(fields: CompletionFields) -> int:
+    """Return how many tokens are made: one at least, which `Echo` takes off if none is wanted."""
+    if fields.max_tokens is None:
+        return DEFAULT_MAX_TOKENS
+    return 1 if fields.echo and fields.max_tokens == 0 else fields.max_tokens
+
+
+def _candidates(fields: CompletionFields) -> int:
+    """Return how many answers are made to each prompt, of which `n` are told."""
+    if fields.best_of is None:
+        return fields.n
+    check_range("best_of", fields.best_of, Range(fields.n, MOST_CHOICES))
+    if fields.stream and fields.best_of > fields.n:
+        raise RequestError(
+            "best_of: which answers are the best is not known while they are streamed",
+            param="best_of",
+        )
+    return fields.best_of
 
 
 class CompletionWriter:
     """See `camshaft.plugins.serving.events.Writer`; `id` is the answer's."""
 
-    def __init__(self, fields: CompletionFields, service: Service) -> None:
+    def __init__(
+        self, fields: CompletionFields, service: Service, echo: Echo | None = None
+    ) -> None:
         self._fields = fields
+        self._echo = echo
         self.id = service.answer_id("cmpl", fields.request_id)
         self._created = int(time.time())
         self._model = service.info.model
 
     def whole(self, choices: Sequence[generate.Choice], usage: generate.Usage) -> Completion:
         """Return the body of an answer that is not streamed."""
+        candidates = self._fields.best_of
+        if candidates is not None and candidates > self._fields.n:
+            choices = best_of(choices, candidates, self._fields.n)
         return self._completion([self._choice(one) for one in choices], usage)
 
     def opening(self) -> Iterator[Completion]:
@@ -99,14 +136,20 @@ class CompletionWriter:
         self, choices: list[CompletionChoice], usage: generate.Usage | None = None
     ) -> Completion:
         counted = UNSET if usage is None else Usage.of(usage)
+        if isinstance(counted, Usage) and self._echo is not None and self._echo.alone:
+            counted.completion_tokens, counted.total_tokens = 0, counted.prompt_tokens
         return Completion(self.id, self._created, self._model, choices, counted)
 
     def _choice(self, delta: generate.Delta) -> CompletionChoice:
         wants = self._fields
+        if self._echo is not None:
+            delta, logprobs = self._echo.answer(delta)
+        else:
+            logprobs = None if wants.logprobs is None else CompletionLogprobs.of(delta.logprobs)
         return CompletionChoice(
             index=delta.index,
             text=delta.text,
-            logprobs=None if wants.logprobs is None else CompletionLogprobs.of(delta.logprobs),
+            logprobs=logprobs,
             finish_reason=delta.finish,
             stop_reason=delta.stop_reason,
             token_ids=delta.token_ids if wants.return_token_ids else UNSET,

@@ -40,4 +40,10 @@ def camshaft_components() -> list[Component]:
             settings=PromptSchemasSettings,
             summary="prompts out of named modules, whose keys and values are computed once",
         ),
+        Component(
+            kind="route",
+            name="maintenance",
+            implementation="camshaft.plugins.serving.maintenance:Maintenance",
+            summary="endpoints that empty the cache, and pause and resume the server",
+        ),
     ]

@@ -64,11 +64,13 @@ def error_answer(error: Exception) -> ErrorAnswer:
 def error_response(error: Exception) -> Response:
     """Answer a request with an error."""
     answer = error_answer(error)
-    status, headers = 500, {}
+    status, headers = 500, dict[str, str]()
     if isinstance(error, RequestError):
         status = error.status
         if error.retry_after_s is not None:
             headers["retry-after"] = str(math.ceil(error.retry_after_s))
+        if status == 401:
+            headers["www-authenticate"] = "Bearer"
     elif isinstance(error, EngineDiedError):
         status = 503
     return json_response(answer, status, headers)

@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from camshaft.errors import RequestError, did_you_mean
 
-F = TypeVar("F", bound="Fields")
+F = TypeVar("F", bound=BaseModel)
 
 NO_SEMANTICS = frozenset(
     {
@@ -111,6 +111,8 @@ class CompletionFields(Fields):
     """Of /v1/completions."""
 
     prompt: Any
+    best_of: int | None = None
+    echo: bool = False
     logprobs: int | None = None
 
 
@@ -138,12 +140,12 @@ def parse_fields(form: type[F], body: dict[str, Any]) -> F:
         fields = form.model_validate(given)
     except ValidationError as error:
         raise _refusal(error) from None
-    if fields.stream_options is not None and not fields.stream:
+    if isinstance(fields, Fields) and fields.stream_options is not None and not fields.stream:
         raise RequestError("stream_options needs stream: true", param="stream_options")
     return fields
 
 
-def _check_other(form: type[Fields], name: str, value: object) -> None:
+def _check_other(form: type[BaseModel], name: str, value: object) -> None:
     if name in NO_SEMANTICS or any(_same(value, one) for one in LATER.get(name, ())):
         return
     param = name[:100]

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 COUNTERS = {
     "steps": ("steps", "Steps launched."),
     "step_tokens": ("step_tokens", "Tokens computed in all steps."),
+    "nano_steps": ("nano_steps", "Steps launched in nano-batches."),
     "prompt_tokens": ("prompt_tokens", "Prompt tokens of admitted requests."),
     "cached_tokens": ("cached_prompt_tokens", "Prompt tokens served from the cache."),
     "output_tokens": ("generation_tokens", "Tokens generated, aborted requests included."),
@@ -35,6 +36,7 @@ COUNTERS = {
 BY_LABEL = {
     "finished": ("requests_finished", "reason", "Requests ended, by reason."),
     "preemptions": ("preemptions", "cause", "Preemptions, by cause."),
+    "swaps": ("preemptions_by_swap", "cause", "Of these, those by swap; others are recomputed."),
     "evictions": ("kv_evicted_pages", "reason", "Pages that the cache lost, by reason."),
 }
 """Counters of the engine that have a label."""
@@ -51,6 +53,7 @@ class Metrics:
     def __init__(self) -> None:
         self._snapshot: Snapshot | None = None
         self._page_bytes: Sequence[int] = ()
+        self._restarts = 0
         self._registry = CollectorRegistry()
         self._registry.register(_Engine(self))
         self.http = Counter(
@@ -81,14 +84,17 @@ class Metrics:
             f"camshaft_{name}_seconds", text, buckets=_SECONDS, registry=self._registry
         )
 
-    def text(self, snapshot: Snapshot | None, page_bytes: Sequence[int]) -> bytes:
+    def text(
+        self, snapshot: Snapshot | None, page_bytes: Sequence[int], restarts: int = 0
+    ) -> bytes:
         """Return all metrics in Prometheus' text form.
 
         Args:
             snapshot: Of the engine; None when it does not answer.
             page_bytes: Of a page of each of its pools; not looked at when it does not answer.
+            restarts: Of the engine.
         """
-        self._snapshot, self._page_bytes = snapshot, page_bytes
+        self._snapshot, self._page_bytes, self._restarts = snapshot, page_bytes, restarts
         return generate_latest(self._registry)
 
     def engine_metrics(self) -> Iterator[Metric]:
@@ -96,6 +102,11 @@ class Metrics:
         snapshot = self._snapshot
         yield GaugeMetricFamily(
             "camshaft_engine_up", "1 while the engine answers.", value=float(snapshot is not None)
+        )
+        yield CounterMetricFamily(
+            "camshaft_engine_restarts",
+            "Times that a dead engine was started anew; its counters begin at 0.",
+            value=self._restarts,
         )
         if snapshot is None:
             return

@@ -24,7 +24,13 @@ _TOKEN_ID = re.compile(r"\d{1,10}", re.ASCII)
 
 
 def sampling_params(
-    fields: Fields, prompter: Prompter, vocab: int, *, max_tokens: int, logprobs: int | None
+    fields: Fields,
+    prompter: Prompter,
+    vocab: int,
+    *,
+    max_tokens: int,
+    logprobs: int | None,
+    prompt_logprobs: int | None = None,
 ) -> SamplingParams:
     """Return the checked parameters of a request.
 
@@ -34,6 +40,7 @@ def sampling_params(
         vocab: Ids are below it.
         max_tokens: With the default of the endpoint.
         logprobs: Alternatives to report, or None.
+        prompt_logprobs: The same for tokens of the prompt.
 
     Raises:
         RequestError: Names the field.
@@ -50,6 +57,7 @@ def sampling_params(
         logit_bias=_bias(fields.logit_bias),
         seed=fields.seed,
         logprobs=logprobs,
+        prompt_logprobs=prompt_logprobs,
         stop=(fields.stop,) if isinstance(fields.stop, str) else tuple(fields.stop),
         stop_token_ids=tuple(fields.stop_token_ids),
         min_tokens=fields.min_tokens,

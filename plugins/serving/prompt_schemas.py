@@ -9,21 +9,17 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from camshaft.contracts.route import Route
-from camshaft.errors import CamshaftError, RequestError
+from camshaft.errors import RequestError
 
 from .body import read_object
 from .completions import run_completion
-from .errors import error_response, json_response
+from .errors import json_response
 from .fields import CompletionFields, parse_fields
+from .mounting import answering, service_of
 from .prompt_modules import Schema, lay_out, read_places
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
     from .components import PromptSchemasSettings
-    from .service import Service
-
-    Endpoint = Callable[[Request], Awaitable[Response]]
 
 PATH = "/v1/prompt_schemas"
 _NAME = re.compile(r"[\w.-]{1,128}", re.ASCII)
@@ -60,19 +56,19 @@ class PromptSchemas(Route):
             return json_response({"id": schema.name, "object": "prompt_schema", "deleted": True})
 
         async def complete(request: Request) -> Response:
-            service = _service(request)
+            service = service_of(request)
             schema = _find(schemas, request)
             fields = parse_fields(ModularFields, await read_object(request, service.limits))
             return await run_completion(service, request, fields, schema.chosen(fields.modules))
 
         add = app.add_api_route
-        add(PATH, _answering(register), methods=["POST"])
-        add(PATH, _answering(listed), methods=["GET"])
-        add(f"{PATH}/{{name}}", _answering(remove), methods=["DELETE"])
-        add(f"{PATH}/{{name}}/completions", _answering(complete), methods=["POST"])
+        add(PATH, answering(register), methods=["POST"])
+        add(PATH, answering(listed), methods=["GET"])
+        add(f"{PATH}/{{name}}", answering(remove), methods=["DELETE"])
+        add(f"{PATH}/{{name}}/completions", answering(complete), methods=["POST"])
 
     async def _read(self, request: Request, schemas: dict[str, Schema]) -> Schema:
-        service = _service(request)
+        service = service_of(request)
         body = await read_object(request, service.limits)
         other = sorted(set(body) - {"name", "modules"})
         if other:
@@ -90,25 +86,6 @@ class PromptSchemas(Route):
         places = read_places(body.get("modules"))
         page_tokens = service.info.page_tokens
         return await lay_out(name, places, service.prompter, page_tokens, self.settings.pad)
-
-
-def _answering(endpoint: Endpoint) -> Endpoint:
-    """Answer what an endpoint raises, whoever's application it stands in."""
-
-    async def answering(request: Request) -> Response:
-        try:
-            return await endpoint(request)
-        except CamshaftError as error:
-            return error_response(error)
-
-    return answering
-
-
-def _service(request: Request) -> Service:
-    service: Service | None = getattr(request.app.state, "service", None)
-    if service is None:
-        raise RequestError("prompt schemas need the tokenizer of camshaft's own server")
-    return service
 
 
 def _find(schemas: dict[str, Schema], request: Request) -> Schema:

@@ -9,17 +9,19 @@ import sys
 import time
 from typing import TYPE_CHECKING, ClassVar
 
-from camshaft.client import Boot, EngineDiedError, RemoteClient, load_text_of
+from camshaft.client import Boot, EngineDiedError, RemoteClient, RestartingClient, load_text_of
 from camshaft.contracts.command import Command
 from camshaft.recipe import add_recipe_arguments, recipe_from_arguments
 
 from .app import create_app
+from .keys import Keys
 from .server import Serving, bind, run_server
 from .service import Service
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
 
+    from camshaft.client import EngineClient
     from camshaft.component import Settings
     from camshaft.recipe import Recipe
     from camshaft.registry import Registry
@@ -61,12 +63,13 @@ Ctrl-C or SIGTERM stops: what runs may finish for server.shutdown_s; a second on
         server = recipe.server
         bound = bind(server.host, server.port)
         routes = [one.build() for one in server.routes]
+        keys = None if server.api_keys is None else Keys.of_file(server.api_keys)
         terminal.say(f"{recipe.name}: starting the engine of '{recipe.model.served_name}'")
-        client = RemoteClient(Boot.of(recipe), progress=terminal.say, silence_s=server.silence_s)
-        service = Service(client, server, max_running=recipe.scheduler.max_running)
-        serving = Serving(create_app(service, routes), service, server, bound)
-        port = bound.getsockname()[1]
+        client = _client(recipe, terminal)
         try:
+            service = Service(client, server, max_running=recipe.scheduler.max_running, keys=keys)
+            serving = Serving(create_app(service, routes), service, server, bound)
+            port = bound.getsockname()[1]
             alive = run_server(serving, _start(service, recipe, port, terminal))
         except EngineDiedError as error:
             if error.fixable:
@@ -77,6 +80,18 @@ Ctrl-C or SIGTERM stops: what runs may finish for server.shutdown_s; a second on
             client.close()
         terminal.say("stopped")
         return _OK if alive else _ENGINE_DIED
+
+
+def _client(recipe: Recipe, terminal: Terminal) -> EngineClient:
+    """Start the engine process, and another in its place when it dies, if the recipe says so."""
+    boot, server = Boot.of(recipe), recipe.server
+
+    def start() -> RemoteClient:
+        return RemoteClient(boot, progress=terminal.say, silence_s=server.silence_s)
+
+    if not server.restarts:
+        return start()
+    return RestartingClient(start, most=server.restarts, progress=terminal.say)
 
 
 async def _start(service: Service, recipe: Recipe, port: int, terminal: Terminal) -> None:

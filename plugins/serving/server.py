@@ -7,14 +7,15 @@ import contextlib
 import logging
 import signal
 import socket
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, cast
 
 import uvicorn
 import uvloop
 
 from camshaft.errors import CamshaftError
 
-from .protocol import Protocol
+from .protocol import Patience, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterator
@@ -59,17 +60,18 @@ def bind(host: str, port: int) -> socket.socket:
 class HttpServer(uvicorn.Server):
     """uvicorn's server, which leaves signals to whoever runs it."""
 
-    def __init__(self, app: FastAPI, grace_s: float) -> None:
+    def __init__(self, app: FastAPI, settings: ServerSection) -> None:
+        patience = Patience(settings.max_connections, settings.body_wait_s, settings.reader_wait_s)
         super().__init__(
             uvicorn.Config(
                 app,
-                http=Protocol,
+                http=cast("type[asyncio.Protocol]", partial(Protocol, patience=patience)),
                 ws="none",
                 lifespan="off",
                 log_config=None,
                 access_log=False,
                 server_header=False,
-                timeout_graceful_shutdown=max(1, round(grace_s + _LAST_RESORT_S)),
+                timeout_graceful_shutdown=max(1, round(settings.shutdown_s + _LAST_RESORT_S)),
             )
         )
 
@@ -88,7 +90,7 @@ class Serving:
         self._service = service
         self._settings = settings
         self._socket = bound
-        self._server = HttpServer(app, settings.shutdown_s)
+        self._server = HttpServer(app, settings)
         self._died = False
         self._stopped = asyncio.Event()
 

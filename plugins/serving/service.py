@@ -22,24 +22,36 @@ if TYPE_CHECKING:
     from camshaft.recipe import ServerSection
     from camshaft.text import TextModel, Tokenizer
 
-Phase = Literal["starting", "ready", "silent", "stopping", "dead"]
+    from .keys import Keys
+
+Phase = Literal["starting", "ready", "silent", "restarting", "paused", "stopping", "dead"]
 
 
 class Service:
     """The state behind the endpoints."""
 
-    def __init__(self, client: EngineClient, settings: ServerSection, *, max_running: int) -> None:
+    def __init__(
+        self,
+        client: EngineClient,
+        settings: ServerSection,
+        *,
+        max_running: int,
+        keys: Keys | None = None,
+    ) -> None:
         """Begin; endpoints refuse everything until `start`.
 
         Args:
             client: Of an engine that may still be starting.
             settings: Of the server.
             max_running: Requests that the engine runs at once.
+            keys: One of them has to be shown; None lets everybody in.
         """
+        self.keys = keys
         self.client = client
         self.metrics = Metrics()
         self.created = int(time.time())
         self.stopping = False
+        self.paused = False
         self.open_calls: set[ServedGeneration] = set()
         self.limits = BodyLimits(settings.body_bytes, settings.body_wait_s, settings.json_depth)
         self._text: TextModel | None = None
@@ -48,7 +60,7 @@ class Service:
 
     def start(self, text: TextModel) -> None:
         """Open the endpoints: the engine is ready."""
-        self._text, self._prompter = text, Prompter(text, self.client.info)
+        self._text = text
 
     @property
     def phase(self) -> Phase:
@@ -56,7 +68,9 @@ class Service:
         state = self.client.state
         if self.stopping and state != "dead":
             return "stopping"
-        return "starting" if state == "ready" and self._text is None else state
+        if state == "ready" and self._text is None:
+            return "starting"
+        return "paused" if state == "ready" and self.paused else state
 
     @property
     def info(self) -> EngineInfo:
@@ -65,17 +79,28 @@ class Service:
 
     @property
     def prompter(self) -> Prompter:
-        """Makes token ids."""
-        assert self._prompter is not None, "the gate lets nobody through before the start"
+        """Makes token ids that fit the engine as it is now."""
+        info = self.client.info
+        if self._prompter is None or self._prompter.info is not info:
+            assert self._text is not None, "the gate lets nobody through before the start"
+            self._prompter = Prompter(self._text, info)
         return self._prompter
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """Of the model."""
+        assert self._text is not None, "the gate lets nobody through before the start"
+        return self._text.tokenizer
 
     def refusal(self) -> RequestError | None:
         """Return why no request is taken now, or None."""
         match self.phase:
-            case "ready":
+            case "ready" | "paused":  # what runs no engine is answered, and `check_queue` refuses
                 return None
             case "starting":
                 text, again = f"the engine is starting: {self.client.doing}", 5.0
+            case "restarting":
+                text, again = f"the engine died and is started anew: {self.client.doing}", 5.0
             case "silent":
                 text, again = "the engine does not answer", 10.0
             case "stopping":
@@ -102,8 +127,12 @@ class Service:
         """Refuse a call that the queue has no place for.
 
         Raises:
-            RequestError: The queue is full, or the call alone would fill it.
+            RequestError: The queue is full, the call alone would fill it, or the server is paused.
         """
+        if self.paused:
+            raise RequestError(
+                "the server is paused", code="paused", status=503, retry_after_s=30.0
+            )
         if choices > self._most_open:
             raise RequestError(
                 f"n: {choices} answers are asked for; this server makes at most "
@@ -117,8 +146,7 @@ class Service:
 
     def run(self, call: Call, answer_id: str) -> Generation:
         """Prepare the answers to a call. The queue is checked again when they start."""
-        assert self._text is not None
-        return ServedGeneration(self, self._text.tokenizer, call, answer_id)
+        return ServedGeneration(self, self.tokenizer, call, answer_id)
 
     async def cancel(self, answer_id: str) -> int:
         """End the calls whose answers have this id; return how many there are.

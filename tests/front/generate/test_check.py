@@ -28,6 +28,8 @@ WRONG = [
     ("frequency_penalty", -3),
     ("repetition_penalty", 0),
     ("repetition_penalty", math.inf),
+    ("repetition_penalty", 5e-324),
+    ("repetition_penalty", 101),
     ("logit_bias", {258: 1e9}),
     ("logit_bias", {259: 5}),
     ("logit_bias", {-1: 5}),

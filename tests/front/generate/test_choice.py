@@ -35,6 +35,25 @@ def test_text_comes_letter_by_letter_and_ends_with_the_reason() -> None:
     assert (texts, bytes(kept), last.finish) == (["a", "b", "c"], b"abc", "length")
 
 
+def test_prompt_logprobs_come_with_the_first_text_and_say_where_their_tokens_stand() -> None:
+    choice = ChoiceText(0, byte_tokenizer(), SamplingParams(max_tokens=9), list("aé!".encode()))
+    chunks = [[TokenLogprobs(-1.0, 2, [97], [-0.5]), TokenLogprobs(-2.0, 1, [], [])], []]
+    chunks[1].append(TokenLogprobs(-3.0, 1, [], []))
+    for chunk in chunks:
+        choice.push_prompt(chunk)
+        assert choice.push(RequestOutput(id="a", prompt_logprobs=chunk)) is None
+    delta = choice.push(RequestOutput(id="a", token_ids=[98]))
+    assert delta is not None
+    found = delta.prompt_logprobs
+    assert [one.chosen.logprob for one in found] == [-1.0, -2.0, -3.0]
+    assert [one.chosen.data for one in found] == [b"\xc3", b"\xa9", b"!"]
+    assert [one.offset for one in found] == [1, 1, 2]
+    assert [one.text for one in found[0].top] == ["a"]
+    later = choice.push(RequestOutput(id="a", token_ids=[99]))
+    assert later is not None
+    assert later.prompt_logprobs == []
+
+
 def test_STR_02_a_character_comes_whole_and_its_ids_with_it() -> None:
     texts, kept, _ = answer(list("日😀".encode()))
     assert texts == ["日", "😀"]

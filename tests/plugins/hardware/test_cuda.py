@@ -90,7 +90,7 @@ def test_a_recording_that_runs_out_of_memory_is_tried_again_with_what_was_kept(
         done.append("run")
         return ()
 
-    def record(function: object) -> CudaRecording:
+    def record(function: object, lane: int) -> CudaRecording:
         done.append("record")
         if len(done) == 2:
             raise torch.OutOfMemoryError

@@ -7,11 +7,13 @@ from dataclasses import replace
 import pytest
 import torch
 
+from camshaft.checkpoint import CheckpointTensor
 from camshaft.contracts.quant import LinearMethod, LinearSpec, Quantizer, StepContext
 from camshaft.errors import PluginError
 from camshaft.plugins.quant.components import GgufSettings
 from camshaft.plugins.quant.gguf import Gguf
 from camshaft.plugins.quant.packed import quantize_q4_0
+from camshaft.testing.blocks import random_blocks
 from camshaft.testing.quant import CPU, QuantizerContract
 from camshaft.testing.tensors import stored_tensor
 
@@ -22,6 +24,20 @@ class TestGguf(QuantizerContract):
 
     def make(self) -> Quantizer:
         return Gguf(GgufSettings())
+
+
+class TestGgufOfManyTypes(QuantizerContract):
+    formats = ("f32", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "q5_0", "q5_1", "iq4_nl", "q4_1")
+    dtypes = ("float32", "bfloat16")
+    inputs = 256
+
+    def make(self) -> Quantizer:
+        return Gguf(GgufSettings(keep_bf16=False))
+
+    def stored(self, name: str, values: torch.Tensor, format: str) -> CheckpointTensor:
+        if format == "f32":
+            return stored_tensor(name, values, format)
+        return random_blocks(name, format, tuple(values.shape), seed=values.shape[0])
 
 
 class TestGgufWithoutCopies(TestGguf):
@@ -114,11 +130,33 @@ def test_packed_rows_have_the_same_bits_in_any_batch(inputs: int, outputs: int) 
         assert torch.equal(method.apply(x[row : row + 1], StepContext(1))[0], together[row])
 
 
-def test_k_quants_are_refused_by_name() -> None:
-    reasons = Gguf.supports(["f32", "q4_k", "q6_k"], "bfloat16", CPU)
-    assert [reason.split(";")[0] for reason in reasons] == [
-        "it does not serve tensors of type q4_k",
-        "it does not serve tensors of type q6_k",
+def test_q4_k_stays_packed_and_other_k_quants_become_bfloat16() -> None:
+    spec = replace(SPEC, inputs=256, parts=(128,))
+    held = {}
+    for format in ("q2_k", "q4_k", "q6_k"):
+        method = Gguf(GgufSettings(keep_bf16=False)).linear(spec)
+        method.load(0, random_blocks("w", format, (128, 256)))
+        method.finish()
+        held[format] = method.resident_bytes()
+    assert held == {"q2_k": 128 * 512, "q4_k": 128 * 160, "q6_k": 128 * 512}
+
+
+@pytest.mark.parametrize("format", ["q2_k", "q3_k", "q4_k", "q5_k", "q6_k"])
+def test_an_embedding_of_k_quants_keeps_the_file_s_bytes_and_decodes_rows(format: str) -> None:
+    tensor = random_blocks("w", format, (96, 256))
+    method = Gguf(GgufSettings()).linear(replace(SPEC, inputs=256, role="embedding"))
+    method.load(0, tensor)
+    method.finish()
+    assert method.resident_bytes() == tensor.nbytes
+    found = method.lookup(torch.tensor([95, 0]))
+    assert torch.equal(found, tensor.dequantize(torch.bfloat16)[[95, 0]])
+
+
+def test_types_that_nothing_decodes_are_refused_by_name_with_what_to_do() -> None:
+    reasons = Gguf.supports(["f32", "iq2_xxs", "q4_k", "tq1_0"], "bfloat16", CPU)
+    assert [reason.split(":")[0] for reason in reasons] == [
+        "it does not serve tensors of type iq2_xxs; convert the model to types that it serves",
+        "it does not serve tensors of type tq1_0; convert the model to types that it serves",
     ]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from camshaft.checkpoint import CheckpointTensor
 from camshaft.contracts.attention import AttentionSpec
 from camshaft.contracts.kv_quant import KVQuant
 from camshaft.contracts.quant import LinearSpec, Quantizer, StepContext
@@ -12,6 +13,7 @@ from camshaft.plugins.quant.components import KVNoneSettings, NoneSettings
 from camshaft.plugins.quant.dense import prepack
 from camshaft.plugins.quant.kv_none import PlainKV
 from camshaft.plugins.quant.none import Unquantized
+from camshaft.testing.blocks import random_blocks
 from camshaft.testing.kv_quant import KVQuantContract
 from camshaft.testing.quant import CPU, QuantizerContract
 from camshaft.testing.tensors import stored_tensor
@@ -23,6 +25,20 @@ class TestNone(QuantizerContract):
 
     def make(self) -> Quantizer:
         return Unquantized(NoneSettings())
+
+
+class TestNoneOfKQuants(QuantizerContract):
+    formats = ("f32", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k")
+    dtypes = ("float32", "bfloat16")
+    inputs = 256
+
+    def make(self) -> Quantizer:
+        return Unquantized(NoneSettings())
+
+    def stored(self, name: str, values: torch.Tensor, format: str) -> CheckpointTensor:
+        if format == "f32":
+            return stored_tensor(name, values, format)
+        return random_blocks(name, format, tuple(values.shape), seed=values.shape[0])
 
 
 class TestPlainKV(KVQuantContract):

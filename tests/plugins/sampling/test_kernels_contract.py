@@ -10,7 +10,14 @@ import pytest
 import torch
 
 from camshaft.component import Settings
-from camshaft.contracts.sampling import RecordedChoice, RowContext, Sampled, Sampler, SamplerSpec
+from camshaft.contracts.sampling import (
+    DeviceLogprobs,
+    RecordedChoice,
+    RowContext,
+    Sampled,
+    Sampler,
+    SamplerSpec,
+)
 from camshaft.plugins.sampling import standard
 from camshaft.plugins.sampling.bias import LogitBias
 from camshaft.plugins.sampling.components import StandardSettings
@@ -47,6 +54,13 @@ class Moved(Sampler):
         if sampled.logprobs is not None:
             found.logprobs = moved(sampled.logprobs, "cpu")
         return found
+
+    def logprobs(
+        self, logits: torch.Tensor, tokens: torch.Tensor, wanted: torch.Tensor, most: int
+    ) -> DeviceLogprobs:
+        found = self.inner.logprobs(logits.cuda(), tokens.cuda(), wanted.cuda(), most)
+        one: DeviceLogprobs = moved(found, "cpu")
+        return one
 
     def recordable(self, slots: NDArray[np.int32]) -> Hashable | None:
         return self.inner.recordable(slots)

@@ -17,6 +17,7 @@ import pytest
 
 from camshaft.client import LocalClient, Snapshot, build_engine, load_text_of
 from camshaft.plugins.serving.app import create_app
+from camshaft.plugins.serving.keys import Keys
 from camshaft.plugins.serving.server import HttpServer, bind
 from camshaft.plugins.serving.service import Service
 from camshaft.recipe import ServerSection
@@ -130,10 +131,11 @@ def run_on(
     engine: Any = None,
 ) -> Iterator[Running]:
     client.wait_ready()
-    service = Service(client, settings, max_running=slots)
+    keys = None if settings.api_keys is None else Keys.of_file(settings.api_keys)
+    service = Service(client, settings, max_running=slots, keys=keys)
     service.start(text)
     bound = bind("127.0.0.1", 0)
-    server = HttpServer(create_app(service), grace_s=1)
+    server = HttpServer(create_app(service), settings.model_copy(update={"shutdown_s": 1.0}))
     thread = threading.Thread(target=lambda: asyncio.run(server.serve([bound])))
     thread.start()
     running = Running(engine, client, service, bound.getsockname()[1])

@@ -62,6 +62,18 @@ def test_health_and_info(server) -> None:
     assert server.http.get("/info").json()["recipe"] == "scripted"
 
 
+def test_SRV_05_every_answer_names_its_request_and_odd_names_are_replaced(server) -> None:
+    def name_of(given: str | None) -> str:
+        headers = {} if given is None else {"x-request-id": given}
+        answer: str = server.http.get("/v1/models", headers=headers).headers["x-request-id"]
+        return answer
+
+    assert name_of("abc-1.2:3") == "abc-1.2:3"
+    odd = [name_of(one) for one in (None, "", "a b", "x" * 10_000, "a\tb")]
+    assert {len(one) for one in odd} == {32}
+    assert len(set(odd)) == 5
+
+
 def test_SRV_08_metrics_agree_with_what_was_answered(serve, until) -> None:
     server = serve(step_s=0.002, max_running=4)
     for _ in range(5):

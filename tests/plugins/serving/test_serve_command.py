@@ -173,7 +173,7 @@ def test_SRV_03_a_second_signal_or_the_time_ends_them_with_an_error(start, again
 
 
 def test_SRV_02_when_the_engine_is_killed_streams_end_and_the_server_exits(start) -> None:
-    served = start(step_s=0.02, room=5000)
+    served = start("--set", "server.restarts=0", step_s=0.02, room=5000)
     served.ready()
     with served.stream(4000) as lines:
         next(lines)
@@ -183,6 +183,58 @@ def test_SRV_02_when_the_engine_is_killed_streams_end_and_the_server_exits(start
     assert httpx.get(f"{served.url}/health").json()["status"] == "dead"
     assert httpx.post(f"{served.url}/v1/completions", json={"prompt": "a"}).status_code == 503
     assert served.ended() == 3
+
+
+def test_SRV_02_an_engine_that_is_killed_is_started_anew(start) -> None:
+    served = start(step_s=0.02, room=5000)
+    served.ready()
+    with served.stream(4000) as lines:
+        next(lines)
+        first = served.engine()
+        first.kill()
+        killed_at = time.monotonic()
+        data = [line for line in lines if line]
+    assert json.loads(data[-1].removeprefix("data: "))["error"]["code"] == "engine_dead"
+    health = httpx.get(f"{served.url}/health")
+    assert time.monotonic() - killed_at < 1
+    assert (health.status_code, health.json()["status"]) == (503, "restarting")
+    refused = httpx.post(f"{served.url}/v1/completions", json={"prompt": "a"})
+    assert (refused.status_code, refused.json()["error"]["code"]) == (503, "restarting")
+    assert int(refused.headers["retry-after"]) > 0
+    while httpx.get(f"{served.url}/health", timeout=5).status_code != 200:
+        time.sleep(0.05)
+    answer = httpx.post(f"{served.url}/v1/completions", json={"prompt": "a"}, timeout=20)
+    assert answer.status_code == 200
+    assert "camshaft_engine_restarts_total 1.0" in httpx.get(f"{served.url}/metrics").text
+    second = served.engine()
+    served.process.send_signal(signal.SIGTERM)
+    assert served.ended() == 0
+    assert gone(first)
+    assert gone(second)
+
+
+def test_SRV_02_a_killed_server_leaves_no_engine_and_no_sockets(start) -> None:
+    served = start(step_s=0.02, room=5000)
+    served.ready()
+    engine = served.engine()
+    sockets = [Path(one.laddr) for one in engine.net_connections("unix") if one.laddr]
+    folders = {one.parent for one in sockets if one.name in {"commands", "replies"}}
+    assert [one for one in folders if one.exists()]
+    with served.stream(4000) as lines:
+        next(lines)
+        served.process.kill()
+        killed_at = time.monotonic()
+        while not gone(engine):
+            assert time.monotonic() - killed_at < 5
+            time.sleep(0.02)
+    assert [one for one in folders if one.exists()] == []
+
+
+def gone(process: psutil.Process) -> bool:
+    try:
+        return bool(process.status() == psutil.STATUS_ZOMBIE)  # nobody reaps it in a container
+    except psutil.NoSuchProcess:
+        return True
 
 
 def test_a_port_in_use_is_an_error_before_anything_is_loaded(start) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import json
 import os
@@ -19,8 +20,11 @@ from typing import Any
 import httpx
 import pytest
 
+from camshaft.component import Settings
 from camshaft.plugins.cache.stores.file_entry import EntryFormat
 from camshaft.plugins.cache.stores.memory import MemoryStore
+from camshaft.plugins.serving.app import create_app
+from camshaft.plugins.serving.maintenance import Maintenance
 from camshaft.testing.toy import LLAMA, pool
 
 PAGE = 16
@@ -64,6 +68,12 @@ def counted(server: Any) -> dict[str, float]:
     text = server.http.get("/metrics").text
     found = re.findall(r"^camshaft_cache_(\w+)_total ([\d.e+]+)$", text, re.MULTILINE)
     return {name: float(count) for name, count in found}
+
+
+def held(server: Any, tier: str) -> float:
+    text = server.http.get("/metrics").text
+    found = re.findall(rf"^camshaft_cache_{tier}_bytes_held ([\d.e+]+)$", text, re.MULTILINE)
+    return float(found[0])
 
 
 def entries(directory: Path) -> set[Path]:
@@ -254,6 +264,53 @@ def test_TIR_03_pages_survive_a_restart_and_serve_no_other_model(
             with toy_server(changes) as server:
                 assert ask(server, text) == (wanted_there, 0), other
         assert ask(keeper, text) == (wanted, 240)
+
+
+def test_who_resets_the_cache_finds_nothing_in_tiers_either(serve_toy, tmp_path, until) -> None:
+    text, directory = prompt(1, 256), tmp_path / "kv"
+    server = serve_toy(quick({"cache": cache(memory(64), files(directory))}))
+    app = create_app(server.service, [Maintenance(Settings())])
+
+    async def reset() -> int:
+        transport = httpx.ASGITransport(app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://test") as http:
+            answer = (await http.post("/maintenance/reset_cache")).json()
+        return int(answer["dropped_pages"])
+
+    cold, _ = ask(server, text)
+    until(lambda: len(entries(directory)) >= 16, 10.0)
+    assert ask(server, text) == (cold, 240)
+    assert {held(server, tier) > 0 for tier in ("memory", "files")} == {True}
+    assert asyncio.run(reset()) >= 16
+    until(lambda: not entries(directory), 10.0)
+    assert [held(server, tier) for tier in ("memory", "files")] == [0, 0]
+    assert ask(server, text) == (cold, 0)
+
+
+def test_metrics_tell_what_each_tier_did_and_what_was_evicted(serve_toy) -> None:
+    server = serve_toy(quick({"cache": cache(memory(400), pages=24)}))
+    texts = [prompt(seed, 256) for seed in range(4)]
+    for text in texts * 2:
+        ask(server, text)
+    counts = counted(server)
+    assert counts["hit_tokens_memory"] > 0
+    assert counts["loaded_pages"] > 0
+    assert {"hit_tokens_device", "prefetched_pages"} <= set(counts)
+    assert {"prefetch_hit_pages", "prefetch_wasted_pages"} <= set(counts)
+    assert held(server, "memory") >= 4 * 15 * UNIT_BYTES
+    metrics = server.http.get("/metrics").text
+    assert re.search(r'^camshaft_kv_evicted_pages_total{reason="space"} [1-9]', metrics, re.M)
+    assert re.search(r"^camshaft_kv_unused_tokens ", metrics, re.M)
+
+
+def test_a_start_leaves_tiers_as_they_are(toy_server, tmp_path) -> None:
+    text, tiers = prompt(1, 256), cache(memory(64), files(tmp_path / "kv"))
+    with toy_server(quick({"cache": tiers})) as server:
+        ask(server, text)
+    left = entries(tmp_path / "kv")
+    assert len(left) >= 16
+    with toy_server(quick({"cache": tiers})):
+        assert left <= entries(tmp_path / "kv")
 
 
 KILLED = """
