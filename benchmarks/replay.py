@@ -10,6 +10,7 @@ import heapq
 import statistics
 import time
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -57,13 +58,14 @@ class Served:
     first_s: float = 0.0
 
 
-@dataclass(slots=True)
+@dataclass
 class Replayed:
     """A trace that was replayed.
 
     Attributes:
         served: Requests in the order of their submission.
-        plain_us: Host microseconds of each turn of the loop that admitted nobody.
+        plain_us: Microseconds that each turn of the loop that admitted nobody had a core of the
+            host for: its own time, whatever else the machine does.
         admitting_us: Of each other turn, and how many it admitted.
         held: Pages in tables and requests that run, after each turn in which any do.
         evicted_pages: In all.
@@ -84,7 +86,7 @@ class Replayed:
         """Share of the prompt tokens that the cache served."""
         return sum(one.cached for one in self.served) / self._prompt_tokens
 
-    @property
+    @cached_property
     def ideal_hit_rate(self) -> float:
         """What a cache would serve that keeps every token, each sequence being added as it begins.
 
@@ -155,6 +157,7 @@ class Replay:
                 self._submit(*heapq.heappop(self._due))
             if self._engine.has_work:
                 self._note(self._timed_step())
+                self._rest()
             else:
                 self._wait_until(self._due[0][0])
         stats = self._engine.stats
@@ -178,9 +181,9 @@ class Replay:
         engine, stats = self._engine, self._engine.stats
         waiting, tokens, steps = len(engine.view.waiting), stats.step_tokens, stats.steps
         preempted = stats.preemptions.total()
-        start = time.perf_counter()
+        start = time.thread_time()
         outputs = engine.step()
-        us = (time.perf_counter() - start) * 1e6
+        us = (time.thread_time() - start) * 1e6
         admitted = waiting - len(engine.view.waiting) + stats.preemptions.total() - preempted
         if admitted:
             self._result.admitting_us.append((us, admitted))
@@ -222,8 +225,16 @@ class Replay:
             if turns := self._turns[number]:
                 heapq.heappush(self._due, (now + turns[0].think_s, number))
 
+    def _rest(self) -> None:
+        """Sleep while nothing can run, as a server does: who waits for a tier shall not spin."""
+        wake_s = self._engine.wake_at
+        if wake_s is not None and not isinstance(self._clock, VirtualClock):
+            self._clock.rest(min([wake_s, *(due_s for due_s, _ in self._due[:1])]))
+
     def _wait_until(self, due_s: float) -> None:
         if isinstance(self._clock, VirtualClock):
             self._clock.advance_to(due_s)
-        else:
-            time.sleep(max(0.0, due_s - self._clock.now()))
+            return
+        while self._clock.now() < due_s:
+            self._clock.rest(due_s)
+            self._clock.run_due()  # what threads of tiers have ended

@@ -11,6 +11,7 @@ import statistics
 import subprocess
 import sys
 from dataclasses import asdict, dataclass, field
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -85,8 +86,11 @@ def commit() -> str:
 
     Where only the files were copied, `CAMSHAFT_COMMIT` names it.
     """
-    if named := os.environ.get("CAMSHAFT_COMMIT"):
-        return named
+    return os.environ.get("CAMSHAFT_COMMIT") or _checked_out()
+
+
+@cache  # a run writes thousands of figures
+def _checked_out() -> str:
     here = Path(__file__).parent
 
     def git(*words: str) -> str:
@@ -101,6 +105,11 @@ def commit() -> str:
 
 def versions() -> dict[str, str]:
     """Return the versions that matter for a figure."""
+    return dict(_installed())
+
+
+@cache
+def _installed() -> dict[str, str]:
     found = {"python": platform.python_version()}
     for name in ("camshaft", "torch", "transformers", "triton", "numpy"):
         try:
@@ -110,6 +119,7 @@ def versions() -> dict[str, str]:
     return found
 
 
+@cache
 def device() -> str:
     """Return the processor's name and how many cores this process may use."""
     from camshaft.plugins.hardware.components import CpuSettings

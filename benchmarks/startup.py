@@ -1,8 +1,9 @@
 """How long a recipe takes from the start of a process to its first token, and where the time goes.
 
 Every run is a process of its own. `cold` finds no compiled kernels, `cached` finds those of the run
-before it. After the first token, requests of many lengths and parameters are run: what is compiled
-or loaded for them was not ready, and is counted.
+before it; where torch was installed without bytecode for Python, that is among them. After the
+first token, requests of many lengths and parameters are run: what is compiled or loaded for them
+was not ready, and is counted.
 
 Run: python -m benchmarks.startup --recipe llama-8b
 """
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 RECIPES = Path(__file__).parent / "recipes"
 PROMPT = 128
 CACHES = ("TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR")
+BYTECODE = "PYTHONPYCACHEPREFIX"
 REQUESTS = 32
 
 
@@ -159,7 +161,12 @@ def _request(
 
 def run_child(recipe: Path, overrides: list[str], caches: str) -> dict[str, Any]:
     """Start an engine in a new process, whose compilers keep their results in folder `caches`."""
-    environment = {**os.environ, **{name: f"{caches}/{name.lower()}" for name in CACHES}}
+    names: tuple[str, ...] = CACHES
+    environment = dict(os.environ)
+    if not _has_bytecode("torch"):
+        names = (*CACHES, BYTECODE)
+        environment.pop("PYTHONDONTWRITEBYTECODE", None)
+    environment |= {name: f"{caches}/{name.lower()}" for name in names}
     words = [sys.executable, "-m", "benchmarks.startup", "--recipe", str(recipe)]
     words += [word for one in overrides for word in ("--set", one)]
     done = subprocess.run(
@@ -172,6 +179,12 @@ def run_child(recipe: Path, overrides: list[str], caches: str) -> dict[str, Any]
     )
     report: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return report
+
+
+def _has_bytecode(package: str) -> bool:
+    """Return whether a package need not be compiled when it is imported: 2 s for torch."""
+    found = find_spec(package)
+    return found is None or found.cached is None or Path(found.cached).exists()
 
 
 def main() -> None:

@@ -20,7 +20,7 @@ from camshaft.request import Request, SamplingParams, TokenSpan
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from camshaft.contracts.sampling import RowContext
+    from camshaft.contracts.sampling import DeviceLogprobs, RowContext
     from camshaft.loop.engine import Engine
     from camshaft.step import Admissions
 
@@ -107,6 +107,12 @@ class Teacher(Sampler):
         self._place[rows.slots] = place + 1
         ones = torch.ones_like(place)
         return Sampled(self._forced[place][:, None], ones, ones.bool(), None)
+
+    def logprobs(
+        self, logits: torch.Tensor, tokens: torch.Tensor, wanted: torch.Tensor, most: int
+    ) -> DeviceLogprobs:
+        """See `Sampler.logprobs`; nothing that is read here asks for any."""
+        raise CamshaftError("the teacher keeps logits and reports no logprobs")
 
 
 def read(engine: Engine, text: Sequence[Stretch], vocab: int) -> torch.Tensor:

@@ -111,7 +111,12 @@ def _described(schema: dict[str, Any]) -> str:
         return ", ".join(f"`{one}`" for one in schema["enum"])
     if "const" in schema:
         return f"`{schema['const']}`"
-    names = {"boolean": "`true`, `false`", "string": "text", "object": "a mapping"}
+    names = {
+        "boolean": "`true`, `false`",
+        "string": "text",
+        "object": "a mapping",
+        "array": "a list",
+    }
     kind: str = schema.get("type", "")
     if kind not in {"integer", "number"}:
         return names.get(kind, kind)
@@ -142,6 +147,7 @@ def _default(field: FieldInfo) -> str:
         return f"`{value.use}`"
     if value in (None, "", ()):
         return "none"
+    value = list(value) if isinstance(value, tuple) else value
     return f"`{str(value).lower() if isinstance(value, bool) else value}`"
 
 

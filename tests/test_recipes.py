@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 from pathlib import Path
 
 import pytest
@@ -12,8 +13,10 @@ from camshaft import (
     DeviceFacts,
     Registry,
     SamplingParams,
+    add_recipe_arguments,
     load_recipe,
     open_recipe,
+    recipe_from_arguments,
 )
 from camshaft.compose import compose, draw
 from camshaft.plugins.hardware.cuda import CudaBackend
@@ -46,12 +49,25 @@ H200 = DeviceFacts(
 def test_a_shipped_recipe_is_drawn_with_the_plugins_that_are_shipped(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if path.stem == "cuda":  # drawn for a card that is not here
+    if path.stem in ("cuda", "nano_batch"):  # drawn for a card that is not here
         pytest.importorskip("triton")
         monkeypatch.setattr(CudaBackend, "facts", lambda _: H200)
     drawing = draw(load_recipe(path, Registry.discover()))
     assert drawing.attention
     assert set(dict(drawing.recipe.chosen())) >= {"hardware", "cache", "scheduler", "sampling"}
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
+def test_a_shipped_recipe_without_its_optimisations_is_drawn_too(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(CudaBackend, "facts", lambda _: H200)
+    parser = argparse.ArgumentParser()
+    add_recipe_arguments(parser)
+    recipe = recipe_from_arguments(parser.parse_args([str(path), "--plain"]), Registry.discover())
+    assert draw(recipe).attention
+    assert (recipe.attention.decode.name, recipe.cache.use.name) == ("reference", "paged")
+    assert (recipe.engine.depth, recipe.engine.graphs, recipe.ops) == (0, False, ())
 
 
 def test_these_recipes_are_shipped() -> None:
@@ -66,6 +82,7 @@ def test_these_recipes_are_shipped() -> None:
         "static",
         "dynamic",
         "slo",
+        "nano_batch",
     } <= {path.stem for path in RECIPES}
 
 
@@ -92,14 +109,14 @@ def test_the_toy_runs_with_every_invariant_checked() -> None:
     engine.close()
 
 
-@pytest.mark.parametrize("name", ["static", "dynamic", "continuous", "slo"])
+@pytest.mark.parametrize("name", ["static", "dynamic", "continuous", "slo", "nano_batch"])
 def test_a_scheduler_is_swapped_by_its_name(name: str) -> None:
     engine = compose(open_recipe(FOLDER / "toy.yaml", [f"scheduler.use={name}"])).engine
     for number in range(10):
         engine.submit(make_request(f"r{number}", range(20 + number), 5, ignore_eos=True))
     results = run_to_end(engine)
     assert [len(one.token_ids) for one in results.values()] == [5] * 10
-    assert type(engine.parts.scheduler).__name__ == name.capitalize()
+    assert type(engine.parts.scheduler).__name__ == name.title().replace("_", "")
     engine.close()
 
 

@@ -9,7 +9,16 @@ from pathlib import Path
 import pytest
 
 from benchmarks import cache_traces, results
-from benchmarks.cache_traces import NULL, Bench, Case, cases, figures, installed, told
+from benchmarks.cache_traces import (
+    NULL,
+    Bench,
+    Case,
+    cases,
+    figures,
+    installed,
+    measure,
+    told,
+)
 from benchmarks.replay import Replayed, Served
 from benchmarks.traces import Trace, multi_turn, shared_documents
 
@@ -85,6 +94,23 @@ def test_a_missed_bar_is_said() -> None:
     assert "bar" not in told(Case(TALK, "paged", "lru", 40), poor)
 
 
+def test_processes_show_what_one_does_and_in_the_same_order() -> None:
+    wanted = list(cases([TALK, ASK], ["paged"], ["lru"], [40]))
+
+    def hits(jobs: int) -> list[tuple[str, list[float]]]:
+        shown = measure(BENCH, wanted, "run-1", "none", jobs=jobs)
+        return [(one.figures[0].workload, one.figures[0].repeats) for one in shown]
+
+    assert hits(2) == hits(1)
+    assert [name for name, _ in hits(1)] == ["multi-turn@40%", "shared-documents@40%"]
+
+
+def test_a_real_model_runs_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["cache_traces.py", "--real", "--jobs", "2"])
+    with pytest.raises(SystemExit):
+        cache_traces.main()
+
+
 def test_policies_are_compared_only_where_something_is_evicted() -> None:
     wanted = list(cases([TALK], ["paged"], ["lru", "lfu"], [200, 40]))
     assert [(one.pool, one.eviction) for one in wanted] == [(200, "lru"), (40, "lru"), (40, "lfu")]
@@ -104,8 +130,8 @@ def test_the_command_writes_a_figure_a_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(results, "RESULTS", tmp_path)
-    monkeypatch.setattr(cache_traces, "traces", lambda *, real: (TALK, ASK))
-    words = ["--caches", "paged", "--evictions", "lru", "--pools", "100"]
+    monkeypatch.setattr(cache_traces, "traces", lambda **_: (TALK, ASK))
+    words = ["--caches", "paged", "--evictions", "lru", "--pools", "100", "--jobs", "1"]
     monkeypatch.setattr(sys, "argv", ["cache_traces.py", *words])
     assert cache_traces.main() == 0
     lines = [json.loads(one) for one in (tmp_path / "cache_traces.jsonl").read_text().splitlines()]

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import py_compile
+import subprocess
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from benchmarks import startup
 from benchmarks.startup import Clock, figures, start
 
 TOY = Path(__file__).parents[2] / "recipes" / "toy.yaml"
@@ -32,6 +36,41 @@ def test_phases_of_one_name_are_added() -> None:
         clock.mark(name)
     assert sorted(clock.phases) == ["a", "b", "python"]
     assert clock.total == pytest.approx(sum(clock.phases.values()))
+
+
+@pytest.mark.parametrize("has_bytecode", [True, False])
+def test_a_run_keeps_what_was_compiled_for_the_next_one(
+    monkeypatch: pytest.MonkeyPatch, has_bytecode: bool
+) -> None:
+    seen: dict[str, str] = {}
+
+    def run(words: list[str], *, env: dict[str, str], **_: object) -> Any:
+        seen.update(env)
+        return SimpleNamespace(stdout="{}")
+
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    monkeypatch.delenv("PYTHONPYCACHEPREFIX", raising=False)
+    monkeypatch.setattr(startup, "_has_bytecode", lambda package: has_bytecode)
+    monkeypatch.setattr(subprocess, "run", run)
+    startup.run_child(TOY, [], "caches")
+    assert seen["TRITON_CACHE_DIR"] == "caches/triton_cache_dir"
+    of_python = {"PYTHONPYCACHEPREFIX": "caches/pythonpycacheprefix"}
+    untouched = {"PYTHONDONTWRITEBYTECODE": "1"}
+    found = {name: seen[name] for name in {**of_python, **untouched} if name in seen}
+    assert found == (untouched if has_bytecode else of_python)
+
+
+def test_a_package_has_bytecode_once_it_was_compiled(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    package = tmp_path / "slow_to_compile" / "__init__.py"
+    package.parent.mkdir()
+    package.touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    assert not startup._has_bytecode("slow_to_compile")
+    py_compile.compile(str(package))
+    assert startup._has_bytecode("slow_to_compile")
+    assert startup._has_bytecode("no_such_package")
 
 
 def test_runs_become_figures_with_their_repeats() -> None:

@@ -12,7 +12,13 @@ import torch
 
 from camshaft import kernel_launch
 from camshaft.errors import PluginError
-from camshaft.kernel_launch import KernelLaunch, Runtime, compiling_ahead, launcher
+from camshaft.kernel_launch import (
+    KernelLaunch,
+    Runtime,
+    compiles_only,
+    compiling_ahead,
+    launcher,
+)
 
 
 class CudaLauncher:
@@ -201,6 +207,36 @@ def test_what_is_compiled_ahead_is_not_launched(
     for _ in range(2):
         launch((1, 1, 1), X, X, 7, 0.5)
     assert (len(kernel.own.launched), len(kernel.warmed)) == (1 + was_launched, 1)
+
+
+@pytest.mark.usefixtures("triton", "compiles_in_threads")
+def test_each_combination_is_asked_for_once() -> None:
+    kernel = Kernel()
+    launch = KernelLaunch(kernel, BLOCK=8, EARLY=True)
+    for _ in range(2):  # what an earlier one asked for may be forgotten
+        with compiling_ahead(1):
+            for size in (7, 9, 16, 32, 9):
+                launch((size, 1, 1), X, None, size, 0.5)
+    assert [args[3] for args in kernel.warmed] == [7, 16, 7, 16]
+
+
+@pytest.mark.usefixtures("triton", "compiles_in_threads")
+def test_a_launch_that_is_not_understood_is_asked_for_each_time() -> None:
+    kernel = Kernel()
+    launch = KernelLaunch(kernel, BLOCK=8, EARLY=True)
+    with compiling_ahead(1):
+        for _ in range(2):
+            launch((1, 1, 1), (X, X), None, 7, 0.5)
+    assert len(kernel.warmed) == 2
+
+
+@pytest.mark.usefixtures("triton", "compiles_in_threads")
+def test_a_thread_knows_whether_it_only_compiles() -> None:
+    assert not compiles_only()
+    with compiling_ahead(1), ThreadPoolExecutor(1) as pool:
+        assert compiles_only()
+        assert not pool.submit(compiles_only).result()
+    assert not compiles_only()
 
 
 def test_a_kernel_is_loaded_by_the_thread_that_compiled_it() -> None:

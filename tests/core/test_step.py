@@ -9,7 +9,7 @@ from camshaft.loop.batch import Batch
 from camshaft.loop.columns import Share
 from camshaft.loop.pack import pack_step
 from camshaft.loop.state import RequestState
-from camshaft.step import FROM_DEVICE, Ragged, Step
+from camshaft.step import FROM_DEVICE, Admissions, Ragged, Step, int32
 from camshaft.testing.engines import make_request
 
 
@@ -28,6 +28,7 @@ def example() -> Step:
     batch.writes = [(one, TableWrite(0, 0, [8, 9])), (two, TableWrite(1, 3, [2]))]
     batch.copies = [PageCopy(0, 5, 6)]
     batch.arrange()
+    batch.nano_batch = int32([1, 0])
     return pack_step(batch)
 
 
@@ -49,8 +50,18 @@ def test_a_packed_step_unpacks_to_the_same() -> None:
     assert again.admissions.prompt[0].tolist() == [11, 12, 13]
     assert again.write_pages[0].tolist() == [8, 9]
     assert again.copies.tolist() == [[0, 5, 6]]
+    assert again.nano_batch.tolist() == [1, 0]
     assert again.admissions.temperature.dtype == np.float32
     assert np.array_equal(again.pack(), step.pack())
+
+
+def test_a_step_that_admits_nobody_is_packed_without_what_it_would_say_of_them() -> None:
+    step = example()
+    whole, step.admissions = len(step.pack()), Admissions()
+    again = Step.unpack(step.pack())
+    assert len(step.pack()) < whole
+    assert (len(again.admissions), len(again.admissions.prompt)) == (0, 0)
+    assert (again.slots.tolist(), again.copies.tolist()) == (step.slots.tolist(), [[0, 5, 6]])
 
 
 def test_another_format_is_refused() -> None:

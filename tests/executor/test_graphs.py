@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
-from dataclasses import replace
+from collections.abc import Hashable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,14 +10,10 @@ import pytest
 import torch
 
 from camshaft.compose import Composed
-from camshaft.contracts.attention import AttentionMeta, GraphLevel
-from camshaft.contracts.hardware import Outputs, Recording
 from camshaft.contracts.moves import PageMove
 from camshaft.executor.graphs import DecodeGraphs, padded_sizes
 from camshaft.executor.moves import PageMoves
 from camshaft.executor.torch_executor import TorchExecutor
-from camshaft.plugins.attention.reference import ReferenceAttention
-from camshaft.plugins.hardware.cpu import CpuBackend
 from camshaft.request import TokenSpan
 from camshaft.testing.engines import make_request, run_to_end
 from camshaft.testing.steps import StepDriver
@@ -41,33 +36,6 @@ class Chosen(NamedTuple):
 def record_greedily(key: Hashable, logits: torch.Tensor, slots: torch.Tensor) -> Chosen:
     assert key == "greedy"
     return Chosen(logits.argmax(dim=1), torch.isfinite(logits.amax(dim=1)))
-
-
-@pytest.fixture
-def recordable(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the reference attention plan in each replay, and a CPU warm up as a device does."""
-    plan, forward = ReferenceAttention.plan, ReferenceAttention.forward
-
-    def plan_later(self: Any, meta: AttentionMeta, *, capture: bool = False) -> Any:
-        return None if capture else plan(self, meta)
-
-    def forward_now(
-        self: Any, layer: Any, q: Any, k: Any, v: Any, kv: Any, meta: AttentionMeta, out: Any
-    ) -> None:
-        meta = meta if meta.plan is not None else replace(meta, plan=plan(self, meta))
-        forward(self, layer, q, k, v, kv, meta, out)
-
-    monkeypatch.setattr(ReferenceAttention, "graph_level", GraphLevel.SINGLE_TOKEN)
-    monkeypatch.setattr(ReferenceAttention, "plan", plan_later)
-    monkeypatch.setattr(ReferenceAttention, "forward", forward_now)
-    capture = CpuBackend.capture
-
-    def warm_up(self: CpuBackend, function: Callable[[], Outputs]) -> Recording:
-        for _ in range(3):
-            function()
-        return capture(self, function)
-
-    monkeypatch.setattr(CpuBackend, "capture", warm_up)
 
 
 def executor_of(composed: Composed) -> TorchExecutor:

@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 import torch
 
+from camshaft.contracts.hardware import Outputs
 from camshaft.executor.pieces import LayerGraphs, token_sizes
 from camshaft.executor.torch_executor import TorchExecutor
+from camshaft.plugins.hardware.cpu import Repeated
 from camshaft.testing.engines import make_request, run_to_end
 from camshaft.testing.toy import HYBRID, LLAMA, compose_toy
 
@@ -32,6 +34,19 @@ def test_steps_in_pieces_give_the_tokens_of_whole_steps(model: dict[str, Any]) -
     tokens, pieces = answers(model, pieces=True)
     assert tokens == wanted
     assert pieces.replays >= 12
+
+
+def test_pieces_run_for_steps_only_not_to_be_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    replays = [0]
+    replay = Repeated.replay
+
+    def count(self: Repeated) -> Outputs:
+        replays[0] += 1
+        return replay(self)
+
+    monkeypatch.setattr(Repeated, "replay", count)
+    _, pieces = answers(LLAMA, pieces=True)
+    assert replays[0] == pieces.replays * (LLAMA["num_hidden_layers"] + 1)
 
 
 def test_what_padding_holds_changes_nothing() -> None:

@@ -129,6 +129,29 @@ def test_nothing_of_it_is_left(compiler: Compiler) -> None:
     assert all(not one.any() for one in tensors)
 
 
+def test_attention_alone_is_rehearsed_without_telling_the_sampler(
+    compiler: Compiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[bool] = []
+    attends_only: list[bool] = []
+    play, admit = rehearsal._Rehearsal.play, standard.Standard.admit
+
+    def note(self: Any, step: Any) -> None:
+        attends_only.append(self._attends_only)
+        play(self, step)
+
+    def count(self: Any, admissions: Any) -> None:
+        told.append(attends_only[-1] if compiler.phase == "preparing kernels" else False)
+        admit(self, admissions)
+
+    monkeypatch.setattr(rehearsal._Rehearsal, "play", note)
+    monkeypatch.setattr(standard.Standard, "admit", count)
+    composed(compiler)
+    assert attends_only.count(True) > 10
+    assert len(told) > attends_only.count(False) > 10
+    assert not any(told)
+
+
 def test_two_layers_of_each_group_stand_for_the_others(
     compiler: Compiler, monkeypatch: pytest.MonkeyPatch
 ) -> None:

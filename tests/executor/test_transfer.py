@@ -113,7 +113,7 @@ class Streams(CpuBackend):
         self.current, self.count, self.is_done = "steps", 0, False
 
     @contextmanager
-    def stream(self):
+    def stream(self, number=0):
         self.current = "second"
         yield
         self.current = "steps"

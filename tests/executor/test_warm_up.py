@@ -10,6 +10,7 @@ import torch
 from camshaft.compose import Composed
 from camshaft.errors import DeviceError
 from camshaft.executor.torch_executor import TorchExecutor
+from camshaft.executor.warm_steps import largest_steps
 from camshaft.executor.warm_up import warm_up
 from camshaft.step import Step
 from camshaft.testing.engines import make_request, run_to_end
@@ -78,6 +79,13 @@ def test_prompts_no_longer_than_a_sequence_may_be_fill_the_largest_step(
     warmed(room=31)
     assert seen[0] == [30, 30, 4]
     assert max(max(lengths) for lengths in seen) == 30
+
+
+def test_the_largest_steps_have_one_size() -> None:
+    sizes = [(len(one.slots), int(one.starts[-1])) for one in largest_steps(1024, 16640, 20480)]
+    assert sizes == [(1, 16640), (1024, 16640)]
+    lengths = list(largest_steps(3, 32, 40))[1].starts
+    assert lengths.tolist() == [0, 11, 22, 32]
 
 
 def test_a_step_that_does_not_fit_is_told_with_the_cure(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -129,6 +129,21 @@ def test_under_preemption(alone: dict[str, RequestOutput]) -> None:
     engine.close()
 
 
+@pytest.mark.parametrize("graphs", [False, True], ids=["eager", "graphs"])
+@pytest.mark.parametrize("cut", [{"shares": [1, 1]}, {"shares": [2, 1, 1]}, {"by": "phase"}])
+def test_in_nano_batches_side_by_side(
+    alone: dict[str, RequestOutput], cut: dict[str, Any], graphs: bool
+) -> None:
+    nano = {"use": "nano_batch", "minimum_tokens": 8, "step_tokens": 1024, **cut}
+    engine = engine_of(engine={"graphs": graphs}, scheduler=nano, cache={"memory": "160MiB"})
+    noise(engine, 64)
+    for request in asked(logprobs=2):
+        engine.submit(request)
+    check(run_to_end(engine), alone)
+    assert engine.parts.executor.side_by_side.runs > 10
+    engine.close()
+
+
 def test_when_the_choice_is_part_of_the_graph(alone: dict[str, RequestOutput]) -> None:
     engine = engine_of()
     noise(engine, 64)

@@ -15,6 +15,7 @@ from camshaft.testing.engines import collect, make_request, run_to_end
 from camshaft.testing.host_tier import Fate, HostTier
 from camshaft.testing.steps import StepDriver
 from tests.gpu.test_invariance import engine_of
+from tests.preempting import BOTH, Preempting
 
 pytestmark = pytest.mark.gpu
 
@@ -52,6 +53,19 @@ def test_answers_do_not_notice_where_their_pages_were() -> None:
     tier = HostTier(spec, lambda: Fate(chance.randint(1, 4), chance.choice([99, 99, 3])))
     assert answers(Engine(replace(parts, cache=tier))) == wanted
     assert tier.loaded > 50
+
+
+@pytest.mark.parametrize("depth", [0, 1, 2])
+def test_answers_do_not_notice_how_requests_were_preempted(depth: int) -> None:
+    """By swap and by recompute, with pages for a few of them; pages that change hands are NaN."""
+    wanted = answers(engine_of(cache={"prefix": False}))
+    tiers = {"use": "tiered", "load": "always", "memory": "64MiB", "host_memory": "1GiB"}
+    parts = engine_of(cache=tiers, engine={"poison": True, "depth": depth}).parts
+    engine = Engine(replace(parts, scheduler=Preempting(parts.scheduler, BOTH, seed=depth)))
+    assert answers(engine) == wanted
+    assert engine.stats.swaps["chance"] > 3
+    assert engine.cache_counters()["swaps_back_whole"] > 0
+    engine.close()
 
 
 @pytest.mark.parametrize("recorded", [False, True], ids=["eager", "pieces"])

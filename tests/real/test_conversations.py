@@ -17,8 +17,23 @@ pytestmark = [pytest.mark.real, pytest.mark.timeout(180)]  # seconds each where 
 MANAGERS = sorted(one.name for one in Registry.discover().components("cache"))
 OF_MANAGER: dict[str, tuple[str, ...]] = {
     "token_table": ("cache.page_tokens=1", "cache.expected_share=0.2"),
+    "tiered": ("cache.load=always", "cache.threads=0"),
 }
-"""What a manager insists on, and what makes one that looks ahead take too many requests."""
+"""What a manager insists on, what makes one that looks ahead take too many requests, and one with
+tiers go the same way each time."""
+
+CACHES: dict[str, tuple[str, ...]] = {
+    **{one: (f"cache.use={one}", *OF_MANAGER.get(one, ())) for one in MANAGERS},
+    "tiered over radix": ("cache.use=tiered", "cache.over=radix", *OF_MANAGER["tiered"]),
+    "tiered over token_table": (
+        "cache.use=tiered", "cache.over.use=token_table", "cache.over.expected_share=0.2",
+        "cache.page_tokens=1", *OF_MANAGER["tiered"],
+    ),
+    "modular over tiered": (
+        "cache.use=modular", "cache.over.use=tiered", "cache.over.load=always",
+        "cache.over.threads=0",
+    ),
+}  # fmt: skip
 
 SYSTEM = "You answer in one short sentence, plainly, and you say so when you do not know."
 TURNS = (
@@ -114,11 +129,10 @@ def test_near_ties_hide_little() -> None:
     assert sum(len(certain(one)) for one in wanted.values()) > 180  # of 192
 
 
-@pytest.mark.parametrize("manager", MANAGERS)
-def test_a_pool_at_a_third_of_the_need_changes_no_token(manager: str) -> None:
+@pytest.mark.parametrize("cache", CACHES)
+def test_a_pool_at_a_third_of_the_need_changes_no_token(cache: str) -> None:
     wanted, need = without_a_cache()
-    memory = f"cache.memory={need * 3 // 10}"
-    one = composed(f"cache.use={manager}", memory, *OF_MANAGER.get(manager, ()))
+    one = composed(f"cache.memory={need * 3 // 10}", *CACHES[cache])
     results = Conversations(one, wanted).run()
     for name, answer in wanted.items():
         sure = certain(answer)
@@ -127,4 +141,6 @@ def test_a_pool_at_a_third_of_the_need_changes_no_token(manager: str) -> None:
     assert stats.cached_tokens > 0
     assert stats.evictions["space"] > 0
     assert stats.preemptions["no_space"] > 0
+    if one.engine.parts.cache.has_tiers:
+        assert one.engine.cache_counters()["hit_tokens_memory"] > 0
     assert all_is_back(one.engine)

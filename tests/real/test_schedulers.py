@@ -54,3 +54,12 @@ def test_answers_do_not_depend_on_who_schedules(scheduler: tuple[str, ...]) -> N
     assert answers(one) == one_at_a_time()
     assert one.engine.stats.preemptions["no_space"] > 0
     one.engine.close()
+
+
+def test_answers_are_the_same_after_requests_were_swapped_out() -> None:
+    tiers = ("cache.use=tiered", "cache.host_memory=16MiB", "scheduler.preemption=swap")
+    one = composed(*SCARCE, *tiers)
+    assert answers(one) == one_at_a_time()
+    assert one.engine.stats.swaps["no_space"] > 0
+    assert one.engine.cache_counters()["swaps_back_whole"] > 0
+    one.engine.close()

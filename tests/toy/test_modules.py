@@ -251,6 +251,23 @@ def test_what_follows_modules_is_found_again_only_behind_the_same_ones() -> None
     assert (first, same, other, fewer) == (0, 56, 32, 16)
 
 
+@pytest.mark.parametrize(("unit_tokens", "read"), [(4, 28 + 28), (16, 16 + 16), (32, 0)])
+def test_modules_that_only_a_tier_has_are_read_but_for_their_last_unit(
+    unit_tokens: int, read: int
+) -> None:
+    memory = {"use": "memory", "capacity": "1MiB"}
+    tiers = {"use": "tiered", "tiers": [memory], "threads": 0, "load": "always"}
+    engine = toy(cache={"over": {**tiers, "unit_tokens": unit_tokens}})
+    engine.submit(request("a", (1, 3), [1]))
+    cold = run_to_end(engine)["a"].token_ids
+    computed = engine.stats.step_tokens
+    engine.reset_cache(tiers=False)
+    engine.submit(request("b", (1, 3), [1]))
+    assert run_to_end(engine)["b"].token_ids == cold
+    assert engine.cache_counters()["hit_tokens_memory"] == read
+    assert engine.stats.step_tokens - computed == computed - read
+
+
 def test_a_module_is_computed_once_for_all_that_wait_for_it() -> None:
     engine = toy(scheduler={"step_tokens": 8})
     for number in range(4):

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from camshaft import CamshaftError
+from camshaft.errors import RecipeError
 from camshaft.loop.engine import Engine
 from camshaft.request import Request, RequestOutput
 from camshaft.testing.engines import collect, make_request, run_to_end
@@ -136,7 +136,5 @@ def test_equal_prompts_of_one_step_end_up_on_one_copy_of_their_pages() -> None:
 
 
 def test_a_model_with_a_window_is_refused_by_name() -> None:
-    with pytest.raises(
-        CamshaftError, match="cache 'radix' cannot serve this: group . is a sliding"
-    ):
+    with pytest.raises(RecipeError, match="the model has sliding layers. Choose cache 'paged'"):
         compose_toy(HYBRID, {"cache": {"use": "radix"}})

@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import itertools
 import random
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -30,6 +31,7 @@ SCHEDULERS: dict[str, dict[str, Any]] = {
     "tenants": {"order": "tenants"},
     "prefix": {"order": "prefix", "prefix_window": 3},
     "buckets": {"length_buckets": (8, 60)},
+    "nano": {"use": "nano_batch", "minimum_tokens": 4, "shares": [2, 1]},
     "slo": {"use": "slo", "predictor": "fitted"},
 }
 CACHES: dict[str, dict[str, Any]] = {
@@ -52,13 +54,13 @@ FACTORS: tuple[Values, ...] = (
 )
 
 
-def covering_array() -> list[Values]:
+def covering_array(factors: tuple[Values, ...] = FACTORS) -> list[Values]:
     """Return runs in which every two values of two factors meet; greedy, always the same."""
-    places = list(itertools.combinations(range(len(FACTORS)), 2))
+    places = list(itertools.combinations(range(len(factors)), 2))
     left = {
         (first, one, second, other)
         for first, second in places
-        for one, other in itertools.product(FACTORS[first], FACTORS[second])
+        for one, other in itertools.product(factors[first], factors[second])
     }
 
     def pairs(run: Values) -> set[tuple[int, str, int, str]]:
@@ -66,7 +68,7 @@ def covering_array() -> list[Values]:
 
     runs = []
     while left:
-        best = max(itertools.product(*FACTORS), key=lambda run: len(pairs(run) & left))
+        best = max(itertools.product(*factors), key=lambda run: len(pairs(run) & left))
         runs.append(best)
         left -= pairs(best)
     return runs
@@ -114,10 +116,10 @@ def engine_of(scheduler: str, cache: str, pages: str, lateness: str) -> Engine:
     return compose_toy(LLAMA, changes).engine
 
 
-def run(engine: Engine) -> dict[str, RequestOutput]:
+def run(engine: Engine, asked: Iterable[Request]) -> dict[str, RequestOutput]:
     """Submit one request in each turn, and step to the end."""
     results: dict[str, RequestOutput] = {}
-    for request in fresh():
+    for request in asked:
         engine.submit(request)
         collect(engine.step(), results)
     for name, one in run_to_end(engine).items():
@@ -133,7 +135,7 @@ def test_answers_do_not_depend_on_who_schedules(
     scheduler: str, cache: str, pages: str, lateness: str
 ) -> None:
     engine = engine_of(scheduler, cache, pages, lateness)
-    found = run(engine)
+    found = run(engine, fresh())
     for name, wanted in alone().items():
         assert found[name].token_ids == wanted.token_ids, name
         assert found[name].logprobs == wanted.logprobs, name

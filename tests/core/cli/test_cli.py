@@ -223,3 +223,16 @@ def test_PLG_02_help_and_the_list_work_whatever_is_installed(site) -> None:
     site.install("acme-broken", "from camshaft.cli import something_removed")
     assert site.engine("--help").returncode == 0
     assert "acme-broken" in site.engine("plugins").stdout
+
+
+def test_plain_leaves_out_what_makes_a_recipe_fast_and_set_still_counts(
+    capsys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CAMSHAFT_DISABLE")
+    words = ["check", str(WORKING), "--show", "--plain", "--set", "engine.depth=2"]
+    assert main([*words, "--set", "cache.page_tokens=8"]) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert "attention.decode.use = 'reference'  (--set attention)" in said
+    assert "cache.prefix = False  (--set cache.prefix)" in said
+    assert "engine.depth = 2  (--set engine.depth)" in said
+    assert "cache.page_tokens = 8  (--set cache.page_tokens)" in said

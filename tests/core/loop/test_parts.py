@@ -4,6 +4,8 @@ import threading
 
 import pytest
 
+from camshaft.contracts.cache import TableWrite
+from camshaft.loop.batch import Batch
 from camshaft.loop.clock import Clock, VirtualClock
 from camshaft.loop.queues import Waiting
 from camshaft.loop.slots import Slots
@@ -85,3 +87,12 @@ def test_virtual_time_runs_callbacks_at_their_own_times() -> None:
     assert seen == [("early", 1.0), ("late", 2.0)]
     with pytest.raises(ValueError, match="backwards"):
         clock.advance_to(2.5)
+
+
+def test_pages_that_are_taken_back_are_not_wiped_with_the_step() -> None:
+    """They may be somebody else's by then, and a load may have filled them."""
+    one, other = state(1, 0.0), state(2, 0.0)
+    batch = Batch(1, writes=[(one, TableWrite(0, 5, [2, 13, 10])), (other, TableWrite(0, 0, [12]))])
+    batch.fresh = [(one, 0, 2), (one, 0, 13), (one, 0, 10), (other, 0, 12)]
+    batch.take_back(one, 6)
+    assert batch.fresh == [(one, 0, 2), (other, 0, 12)]

@@ -62,6 +62,14 @@ def test_what_a_request_leaves_behind_comes_back_for_the_next_one(late: int) -> 
     assert engine.usage()[0].free == 64
 
 
+@pytest.mark.parametrize(("tiers", "cached"), [(True, 0), (False, WHOLE)])
+def test_a_reset_empties_tiers_unless_it_is_told_not_to(tiers: bool, cached: int) -> None:
+    engine = tiered()
+    serve(engine, "a")
+    engine.reset_cache(tiers=tiers)
+    assert serve(engine, "b") == cached
+
+
 def test_an_idle_engine_goes_on_until_its_moves_have_ended() -> None:
     engine = tiered(late_steps=1)
     serve(engine, "a")

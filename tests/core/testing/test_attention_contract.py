@@ -111,6 +111,17 @@ class CleansUp(Sound):
             tensor[others] = 0
 
 
+class OnePlanAtATime(Sound):
+    """Its newest plan is the one that counts."""
+
+    def plan(self, meta, *, capture=False):
+        self.newest = replace(meta, plan=super().plan(meta, capture=capture))
+        return self.newest.plan
+
+    def forward(self, layer, q, k, v, kv, meta, out, lse=None):
+        super().forward(layer, q, k, v, kv, self.newest, out, lse)
+
+
 class ReadsUnwrittenSlots(Sound):
     """Multiplies what lies beyond the length by zero, and zero times NaN is NaN."""
 
@@ -180,6 +191,7 @@ class TakesPositionsForPlaces(Sound):
         (CleansUp, "test_only_the_steps_own_pages_are_written"),
         (ReadsUnwrittenSlots, "test_equals_dense_attention"),
         (ValuesLikeKeys, "test_values_may_be_narrower_than_keys"),
+        (OnePlanAtATime, "test_several_plans_may_be_in_use"),
         (MixesGroupsUp, "test_shared_prefixes_count_once"),
         (LeavesAPrefixOut, "test_a_prefix_may_be_all_that_is_stored"),
         (DependsOnTheBatch, "test_deterministic_results_do_not_depend_on_the_batch"),

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+from array import array
 from dataclasses import replace
-from hashlib import blake2b
-from struct import unpack
 
 import pytest
 
@@ -19,10 +18,11 @@ from camshaft.contracts.cache import (
     TableWrite,
     Wait,
 )
+from camshaft.plugins.cache.cached_run import CachedRun, RunsByText
 from camshaft.plugins.cache.components import PagedSettings
 from camshaft.plugins.cache.digests import PageDigests
 from camshaft.plugins.cache.paged import Paged
-from camshaft.plugins.cache.pool import CachedPage
+from camshaft.plugins.cache.pages import FREE
 from camshaft.request import CacheScope
 from camshaft.testing.cache import KVManagerContract
 from camshaft.testing.rejects import contract_methods, failures
@@ -31,8 +31,10 @@ RANDOM = "test_random_use_leaves_every_request_its_own_keys"
 
 
 class Sound(Paged):
+    unit_tokens = 8
+
     def __init__(self, spec: CacheSpec) -> None:
-        super().__init__(PagedSettings(), spec)
+        super().__init__(PagedSettings(unit_tokens=self.unit_tokens), spec)
 
 
 class ForgetsFences(Sound):
@@ -47,7 +49,8 @@ class IgnoresSalt(Sound):
 
     def __init__(self, spec: CacheSpec) -> None:
         super().__init__(spec)
-        self.index._digests = self.Digests(spec.identity, spec.page_tokens)
+        digests = self.Digests(spec.identity, spec.page_tokens, self.index._digests.unit)
+        self.index._digests = self.index._lookup._digests = digests
 
 
 class IgnoresAdapter(IgnoresSalt):
@@ -108,30 +111,34 @@ class ForgetsOnlyLater(Sound):
         return result
 
 
-class HashesSums(IgnoresSalt):
+class ComparesSums(Sound):
+    class Runs(RunsByText):
+        def walk(self, parent: bytes, text: bytes) -> list[tuple[CachedRun, int]]:
+            return [
+                (run, min(len(run.ids), len(text) // self.page_bytes))
+                for run in self.units.get(parent, {}).values()
+                if not run.first and sum(run.text[: len(text)]) == sum(text[: len(run.text)])
+            ]
+
+    def __init__(self, spec: CacheSpec) -> None:
+        super().__init__(spec)
+        for pool in self.pools:
+            pool.index = self.Runs(spec.page_tokens)
+
+
+class HashesUnitsAlone(IgnoresSalt):
+    unit_tokens = 1
+
     class Digests(PageDigests):
-        def _last(self, parent: bytes, text: bytes) -> bytes:
-            size = 4 * self._page_tokens
-            pages = [text[at : at + size] for at in range(0, len(text), size)]
-            sums = [sum(unpack(f"<{self._page_tokens}i", page)) for page in pages]
-            return blake2b(parent + repr(sums).encode()).digest()
-
-
-class HashesPagesAlone(IgnoresSalt):
-    class Digests(PageDigests):
-        def root(self, prefix: Prefix) -> bytes:
-            self._root = super().root(prefix)
-            return self._root
-
-        def _last(self, parent: bytes, text: bytes) -> bytes:
-            return super()._last(self._root, text[-4 * self._page_tokens :])
+        def end(self, prefix: Prefix, unit: int) -> bytes:
+            return self.root(prefix)
 
 
 class SharesItsMemo(Sound):
     def __init__(self, spec: CacheSpec) -> None:
         super().__init__(spec)
-        self.index._digests._memo = "digests"
-        self.index._digests._base = spec.identity
+        self.index._digests._ends = "digests"
+        self.index._digests._root = "root"
 
 
 class CountsSharedPagesTwice(Sound):
@@ -145,8 +152,8 @@ class LosesPagesWhenItFails(Sound):
         self, uid: int, prefix: Prefix, tokens: int, hit: Hit | None = None
     ) -> Delta | Wait | NoSpace:
         result = super().allocate(uid, prefix, tokens, hit)
-        if isinstance(result, NoSpace) and self.pools[0].free:
-            self.pools[0].take(1)
+        if isinstance(result, NoSpace) and self.pools[0].pages.free:
+            self.pools[0].pages.take(1, 0)
         return result
 
 
@@ -162,7 +169,7 @@ class ForksWithoutACopy(Sound):
         tables, own = self.requests[child], self.requests[parent]
         for pool, mine, other in zip(self.pools, tables.groups, own.groups, strict=True):
             tail = other[at // size : -(-at // size)]
-            pool.share(tail)
+            pool.share(tail, child)
             mine.extend(tail)
         return Delta(tuple(TableWrite(place, 0, one) for place, one in enumerate(tables.groups)))
 
@@ -208,26 +215,26 @@ class IgnoresLeases(Sound):
 
 
 class CountsHitsAsRoom(Sound):
-    def _lacking(self, count: int, adopted: tuple[list[CachedPage], ...]) -> Wait | NoSpace | None:
+    def _lacking(self, count: int, adopted: tuple[array[int], ...]) -> Wait | NoSpace | None:
         return super()._lacking(count, self._nothing)
 
 
 class NeverEvicts(Sound):
-    def _lacking(self, count: int, adopted: tuple[list[CachedPage], ...]) -> Wait | NoSpace | None:
-        full = any(count > len(pool.free) for pool in self.pools)
+    def _lacking(self, count: int, adopted: tuple[array[int], ...]) -> Wait | NoSpace | None:
+        full = any(count > len(pool.pages.free) for pool in self.pools)
         return NoSpace(0, 1) if full else None
 
 
 class GivesUpTooEarly(Sound):
     def __init__(self, spec: CacheSpec) -> None:
         super().__init__(spec)
-        self._windows = self.index._windows = [max(0, one - 1) for one in self._windows]
+        self._windows = self.index._lookup._windows = [max(0, one - 1) for one in self._windows]
 
 
 class MatchesWithoutTheWindow(Sound):
     def __init__(self, spec: CacheSpec) -> None:
         super().__init__(spec)
-        self._windows = self.index._windows = [min(1, one) for one in self._windows]
+        self._windows = self.index._lookup._windows = [min(1, one) for one in self._windows]
 
     def commit(self, uid: int, tokens: int, step: int) -> Delta:
         self._windows = [group.window for group in self.spec.groups]
@@ -266,10 +273,38 @@ class RegistersPartialPages(Sound):
         return super().commit(uid, min(known, tokens + self.spec.page_tokens - 1), step)
 
 
+class TrustsThoseWhoLeft(Sound):
+    leaving = False
+
+    def free(self, uid: int, step: int, *, hold: str = "", forget: bool = False) -> None:
+        self.leaving = True
+        super().free(uid, step, hold=hold, forget=forget)
+        self.leaving = False
+
+    def distrust(self, uid: int) -> None:
+        if self.leaving:
+            super().distrust(uid)
+
+
+class KnowsOneLife(Sound):
+    def _open(
+        self, uid: int, prefix: Prefix, tokens: int, hit: Hit | None
+    ) -> Delta | Wait | NoSpace:
+        for run in self.pools[0].runs.values():
+            if run.writer == uid:
+                run.writer = -1
+        return super()._open(uid, prefix, tokens, hit)
+
+
+class ClearsNothing(Sound):
+    def clear(self, *, tiers: bool = True) -> int:
+        return 0
+
+
 class HidesItsFaults(Sound):
     def free(self, uid: int, step: int, *, hold: str = "", forget: bool = False) -> None:
         super().free(uid, step, hold=hold, forget=forget)
-        self.pools[0].free.append(1)
+        self.pools[0].pages.counts[FREE] += 1
 
 
 FAULTS: dict[type[Sound], str] = {
@@ -283,8 +318,8 @@ FAULTS: dict[type[Sound], str] = {
     ServesForEver: "test_pages_are_not_served_for_longer_than_their_writer_said",
     IgnoresWhoIsAsking: "test_who_wants_young_pages_is_served_no_others",
     ForgetsOnlyLater: "test_a_newer_version_makes_older_pages_unreachable",
-    HashesSums: "test_near_duplicates_do_not_collide",
-    HashesPagesAlone: "test_a_page_is_found_only_behind_the_same_pages",
+    ComparesSums: "test_near_duplicates_do_not_collide",
+    HashesUnitsAlone: "test_a_page_is_found_only_behind_the_same_pages",
     SharesItsMemo: "test_managers_of_different_identity_do_not_share_a_memo",
     CountsSharedPagesTwice: "test_a_page_in_two_tables_counts_once",
     LosesPagesWhenItFails: "test_a_refused_growth_changes_nothing",
@@ -304,15 +339,19 @@ FAULTS: dict[type[Sound], str] = {
     ReusesAnyway: "test_without_reuse_nothing_is_found",
     KeepsItsEpoch: "test_the_epoch_changes_with_what_can_be_found",
     RegistersPartialPages: "test_full_pages_are_found_once_they_are_committed",
+    TrustsThoseWhoLeft: "test_a_request_may_turn_out_to_be_wrong_when_it_has_lost_its_pages",
+    KnowsOneLife: "test_what_a_request_wrote_before_it_was_preempted_is_distrusted_too",
+    ClearsNothing: "test_clearing_drops_all_that_nobody_uses",
     HidesItsFaults: "test_a_fence_covers_earlier_steps",
 }
 
 
 # Random use knows one manager, never frees twice, and does not ask how old a page is; and who gives
-# up nothing, or too much, harms nobody.
+# up nothing, or too much, harms nobody; nor is anything cleared, or distrusted for what was written
+# before a preemption.
 NOT_AT_RANDOM = {
     SharesItsMemo, FreesTwice, NeverGivesUp, KeepsOldVersions, MixesVersionsOfTenants,
-    ServesForEver, IgnoresWhoIsAsking, ForgetsOnlyLater,
+    ServesForEver, IgnoresWhoIsAsking, ForgetsOnlyLater, ClearsNothing, KnowsOneLife,
 }  # fmt: skip
 
 

@@ -74,10 +74,24 @@ class Toy(Executor):
             tokens[row] = self.choose(contexts[row], None if masks is None else masks[place])
             counts[row] = 1
             self.last[launched.slots[row]] = tokens[row, 0]
+        reads = [self.read(launched, contexts, *one) for one in launched.reads.tolist()]
         asking = [row for row in self.samples(launched) if self.logprobs[launched.slots[row]] >= 0]
         self.results[step] = StepOutput(
             step, tokens, counts, np.ones(len(contexts), np.bool_), self.report(tokens, asking)
         )
+        if reads:
+            owners, values = zip(*reads, strict=True)
+            ids, ones = np.zeros((len(reads), 2), dtype=np.int32), int32([1] * len(reads))
+            self.results[step].reads = LogprobRows(
+                int32(owners), ones - 1, float32(values), ones, ids, ids.astype(np.float32)
+            )
+
+    def read(self, step: Step, contexts: list[list[int]], *one: int) -> tuple[int, float]:
+        place, token, _ = one
+        owner = int(np.searchsorted(step.starts, place, side="right")) - 1
+        known = contexts[owner]
+        before = known[: len(known) - (int(step.starts[owner + 1]) - place - 1)]
+        return owner, -float(self.choose([*before, token], None))
 
     def report(self, tokens: np.ndarray, rows: list[int]) -> LogprobRows | None:
         if not rows:
@@ -257,6 +271,16 @@ class OneContext(Toy):
         super().sample(step, masks)
 
 
+class AnswersPartByPart(Toy):
+    """Outputs stand in the order of the nano-batches."""
+
+    def sample(self, step, masks=None):
+        order = self.flights[step][0].nano_batch.argsort(kind="stable")
+        super().sample(step, masks)
+        if len(order):
+            self.results[step].tokens = self.results[step].tokens[order]
+
+
 class KeepsLengths(Toy):
     def admit(self, step):
         before = self.lengths.copy()
@@ -307,6 +331,14 @@ class LogprobsOfAll(Toy):
         self.logprobs[:] = 3
 
 
+class ReadsBehindTheStep(Toy):
+    """Judges every prompt token by all that its request has computed."""
+
+    def read(self, step, contexts, *one):
+        owner, _ = super().read(step, contexts, *one)
+        return owner, -float(self.choose([*contexts[owner], one[1]], None))
+
+
 class LogprobsByPlace(Toy):
     """Counts the rows among those that asked."""
 
@@ -331,6 +363,7 @@ class LogprobsByPlace(Toy):
         (LastTokenOfTheStep, "test_steps_in_flight_continue_from_the_last_sampled_token"),
         (StartsAnew, "test_a_prompt_may_come_in_chunks"),
         (OneContext, "test_neighbours_in_a_step_do_not_matter"),
+        (AnswersPartByPart, "test_nano_batches_change_no_answer"),
         (KeepsLengths, "test_a_slot_that_changes_hands_is_forgotten"),
         (OwnMemory, "test_the_pages_of_a_prefix_can_be_shared"),
         (CopiesAfterwards, "test_pages_are_copied_before_the_step_writes"),
@@ -344,6 +377,7 @@ class LogprobsByPlace(Toy):
         (WholeTraysOnly, "test_a_tray_can_be_used_for_fewer_pages"),
         (LogprobsOfAll, "test_nobody_asked_nobody_pays"),
         (LogprobsByPlace, "test_logprobs_are_reported_for_those_who_ask"),
+        (ReadsBehindTheStep, "test_prompt_tokens_are_reported_the_same_in_chunks"),
     ],
 )
 def test_an_executor_that_breaks_a_promise_is_rejected(executor: type[Executor], test: str) -> None:

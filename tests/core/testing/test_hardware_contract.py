@@ -82,7 +82,7 @@ class Device(HardwareBackend):
     def event(self):
         return Happened()
 
-    def stream(self):
+    def stream(self, number=0):
         return nullcontext()
 
     def to_host(self, tensor):
@@ -91,7 +91,7 @@ class Device(HardwareBackend):
     def host_memory(self, size):
         return torch.empty(size, dtype=torch.uint8)
 
-    def capture(self, function):
+    def capture(self, function, lane=0):
         return Again(function)
 
     def communicator(self, rank, size):
@@ -224,13 +224,13 @@ class OneHostRegion(Device):
 
 
 class CapturedOnce(Device):
-    def capture(self, function):
+    def capture(self, function, lane=0):
         results = function()
         return Again(lambda: results)
 
 
 class ReplaysOnce(Device):
-    def capture(self, function):
+    def capture(self, function, lane=0):
         calls = iter([function])
         return Again(lambda: next(calls, lambda: (None, None))())
 
@@ -242,8 +242,31 @@ class Forgetful(Again):
 
 
 class KeepsNoResults(Device):
-    def capture(self, function):
+    def capture(self, function, lane=0):
         return Forgetful(function)
+
+
+class OneSideStream(Device):
+    def stream(self, number=0):
+        if number:
+            raise ValueError(f"there is no stream {number}")
+        return nullcontext()
+
+
+class OnePlaceForAllLanes(Device):
+    """Results lie in the same memory whatever the lane."""
+
+    def __init__(self):
+        self.place = torch.zeros(64)
+
+    def capture(self, function, lane=0):
+        def run():
+            result, *others = function()
+            if result is None or result.dtype != torch.float32:
+                return (result, *others)
+            return (self.place[: result.numel()].copy_(result.flatten()), *others)
+
+        return super().capture(run, lane)
 
 
 class AnyRanks(Device):
@@ -284,6 +307,8 @@ class SumsTwice(Device):
         (CapturedOnce, "test_a_capture_replays_on_what_the_buffers_hold_now"),
         (ReplaysOnce, "test_a_capture_replays_on_what_the_buffers_hold_now"),
         (KeepsNoResults, "test_the_results_of_a_capture_can_be_read_and_shared"),
+        (OneSideStream, "test_streams_have_numbers"),
+        (OnePlaceForAllLanes, "test_recordings_of_different_lanes_share_no_memory"),
         (AnyRanks, "test_more_ranks_than_there_are_devices_are_refused"),
         (SumsTwice, "test_one_rank_communicates_with_itself"),
     ],

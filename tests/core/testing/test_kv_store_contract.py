@@ -55,6 +55,10 @@ class Memory(KVStore):
         with self.lock:
             self.drop(digest)
 
+    def digests(self):
+        with self.lock:
+            return list(self.pages)
+
     def used_bytes(self):
         return self.used
 
@@ -199,6 +203,21 @@ class RaisesOnDiscard(Memory):
         self.used -= len(self.pages.pop(digest)[1])
 
 
+class ListsWhatItHad(Memory):
+    """Names pages that are gone."""
+
+    def __init__(self, page_bytes, pages):
+        super().__init__(page_bytes, pages)
+        self.had: set[bytes] = set()
+
+    def keep(self, digest, page):
+        super().keep(digest, page)
+        self.had.add(digest)
+
+    def digests(self):
+        return list(self.had)
+
+
 class CountsWhatIsHeld(Memory):
     def counters(self):
         return {"pages": len(self.pages), "room": self.most - self.used}
@@ -237,6 +256,7 @@ class OneBuffer(Memory):
         (FirstBytes, "test_what_is_held_and_what_is_found_agree"),
         (KeepsWhatIsDiscarded, "test_a_discarded_page_is_a_miss"),
         (RaisesOnDiscard, "test_a_discarded_page_is_a_miss"),
+        (ListsWhatItHad, "test_the_digests_are_those_of_what_is_held"),
         (CountsWhatIsHeld, "test_counters_never_fall"),
         (OneBuffer, "test_many_threads_may_use_it"),
     ],

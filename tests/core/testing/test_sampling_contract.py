@@ -201,6 +201,11 @@ class SeesNoNaN(RowByRow):
         return super().sound(np.nan_to_num(row, nan=0.0, posinf=math.inf, neginf=-math.inf))
 
 
+class ReportsTheBest(RowByRow):
+    def score(self, row, token, most, where):
+        return super().score(row, int(row.argmax()), most, where)
+
+
 class OneBadRowSpoilsAll(RowByRow):
     def finish(self, raw: Row, done: Row, rows: RowContext) -> Sampled:
         sampled = super().finish(raw, done, rows)
@@ -249,6 +254,7 @@ BROKEN = {
     HalfAMask: "test_masks_are_obeyed_by_every_parameter",
     ReportsWhatIsLeft: "test_logprobs_are_of_the_raw_logits",
     ReportsToAll: "test_only_requests_that_ask_get_logprobs_each_its_number",
+    ReportsTheBest: "test_given_tokens_are_reported_as_chosen_ones_are",
     SeesNoNaN: "test_a_row_that_is_not_finite_is_reported_and_hurts_nobody",
     OneBadRowSpoilsAll: "test_a_row_that_is_not_finite_is_reported_and_hurts_nobody",
     TellsNoProcessor: "test_processors_are_admitted_and_told_what_was_chosen",
