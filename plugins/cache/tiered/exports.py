@@ -93,6 +93,7 @@ class Exports:
             one = Outgoing(key, parent, tables, place, own)
             self._calm.setdefault(tables.uid, deque()).append(one)
             self._count += 1
+            self._trust.leaves(one)
 
     def has_room(self, tables: Tables, more: int) -> bool:
         """Return whether a request's units and so many more could all leave now."""
@@ -103,6 +104,8 @@ class Exports:
         """Let units leave at once that know their pages, under names of their own."""
         self._urgent += units
         self._under_way.update(one.key for one in units)
+        for one in units:
+            self._trust.leaves(one)
 
     def is_leaving(self, key: bytes) -> bool:
         """Return whether a unit is to leave, or is being copied out."""
@@ -150,8 +153,6 @@ class Exports:
         keys = {place: one.key for place, (one, _) in enumerate(chosen)}
         batch = _Batch(tray, keys, {move.ticket for move in moves})
         self._batches.update(dict.fromkeys(batch.open, batch))
-        for one, _ in chosen:
-            self._trust.left(one.key, one.parent)
         return moves
 
     def _next_calm(self) -> Outgoing:

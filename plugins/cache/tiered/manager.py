@@ -238,7 +238,7 @@ class Tiered(KVManager):
         self._unfilled.pop(uid, None)
         if forget:
             tables.trusted = False
-            self.below.forget(self.below.trust.forget(tables, self.requests.values()))
+            self._forget(tables)
         else:
             self._departed.note(uid, step, tables)
         self.below.exports.last_call(tables)
@@ -248,7 +248,12 @@ class Tiered(KVManager):
         self.inner.distrust(uid)
         tables = self._departed.take(uid)
         if tables is not None:
-            self.below.forget(self.below.trust.forget(tables, self.requests.values()))
+            self._forget(tables)
+
+    def _forget(self, tables: Tables) -> None:
+        """Let nobody find what a request wrote or loaded, nor what may hold pages of it."""
+        wrong = self.below.trust.forget(tables, self.requests.values())
+        self.below.forget(wrong | self.below.swaps.touched(tables))
 
     def release(self, lease: str) -> None:
         """See `KVManager.release`."""

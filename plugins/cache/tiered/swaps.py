@@ -157,6 +157,13 @@ class Swaps:
             return None
         return [[*own, *[NULL_PAGE] * (count - used)] for own in pages]
 
+    def touched(self, tables: Tables) -> set[bytes]:
+        """Return names of what those alone have that may have pages of a request in their units."""
+        size, swapped = self._units.page_tokens, self._by_uid.values()
+        return {
+            key for one in swapped if tables.may_be_read_by(one.prefix, size) for key in one.own
+        }
+
     def names(self) -> set[bytes]:
         """Return the names of all units that requests come back to, which are swapped out."""
         return {key for one in self._by_uid.values() for key in one.keys}

@@ -40,9 +40,22 @@ class Tables:
         for group, first, pages in delta.writes:
             self.groups[group][first : first + len(pages)] = pages
 
+    def may_be_read_by(self, prefix: Prefix, page_tokens: int) -> bool:
+        """Whether a request of this text may have a page that this one wrote or loaded."""
+        end = (self.own_from // page_tokens + 1) * page_tokens
+        return (
+            end <= self.committed
+            and _scope(prefix) == _scope(self.prefix)
+            and prefix.tokens[:end] == self.prefix.tokens[:end]
+        )
+
     def unit(self, units: Units, place: int) -> list[list[int]] | None:
         """Return the pages of unit number `place` in each group; None if it has not got all."""
         pages = [units.pages_of(table, place) for table in self.groups]
         if any(len(own) < units.pages or NULL_PAGE in own for own in pages):
             return None
         return pages
+
+
+def _scope(prefix: Prefix) -> tuple[str, int, str, int]:
+    return prefix.salt, prefix.adapter, prefix.scope.namespace, prefix.scope.version

@@ -1,8 +1,9 @@
 """Which units turn out to be wrong: those of steps that failed, and of requests that computed junk.
 
 What was computed from a wrong unit is wrong too, and it names the wrong one among its predecessors:
-each unit that leaves the device is noted with the one before it, and open requests that have a
-wrong one in their text lose their trust.
+each unit that is to leave the device is noted with the one before it, and open requests that have a
+wrong one in their text lose their trust. Pages can be shorter than a unit: a fork, or who found
+some on the device, has wrong ones in a unit of another name, which begins with the same page.
 """
 
 from __future__ import annotations
@@ -13,6 +14,9 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
+    from camshaft.contracts.cache import Prefix
+
+    from .exports import Outgoing
     from .tables import Tables
     from .units import Units
 
@@ -28,12 +32,24 @@ class _Filled(NamedTuple):
     end: int
 
 
+class _Known(NamedTuple):
+    """A unit that was to leave the device.
+
+    Attributes:
+        parent: Name of the one before it.
+        stem: Names that one and the tokens of the unit's first page.
+    """
+
+    parent: bytes
+    stem: int
+
+
 class Trust:
     """Finds what is wrong; forgetting it is the caller's."""
 
     def __init__(self, units: Units) -> None:
         self._units = units
-        self._parents: OrderedDict[bytes, bytes] = OrderedDict()
+        self._known: OrderedDict[bytes, _Known] = OrderedDict()
         self._unfinished: dict[int, list[_Filled]] = {}
         self._complete = 0  # steps count from 1
 
@@ -47,11 +63,16 @@ class Trust:
         for log in self._unfinished.values():
             log += [_Filled(child, one.first, one.first) for one in log if one.tables is parent]
 
-    def left(self, key: bytes, parent: bytes) -> None:
-        """Note that a unit leaves the device, and the one before it in its text."""
-        self._parents[key] = parent
-        if len(self._parents) > _MOST_KNOWN:
-            self._parents.popitem(last=False)
+    def leaves(self, unit: Outgoing) -> None:
+        """Note a unit that is to leave the device."""
+        stem = self._stem(unit.parent, unit.tables.prefix, unit.place)
+        self._known[unit.key] = _Known(unit.parent, stem)
+        if len(self._known) > _MOST_KNOWN:
+            self._known.popitem(last=False)
+
+    def _stem(self, parent: bytes, prefix: Prefix, place: int) -> int:
+        at = place * self._units.tokens
+        return hash((parent, tuple(prefix.tokens[at : at + self._units.page_tokens])))
 
     def fence(self, step: int) -> None:
         """Note that all steps up to `step` are complete and cannot fail any more."""
@@ -69,10 +90,21 @@ class Trust:
         return self._spread(wrong, requests)
 
     def forget(self, tables: Tables, requests: Iterable[Tables]) -> set[bytes]:
-        """Return the units that a request wrote or loaded, and what builds on them."""
+        """Return the units that a request wrote or loaded, and what may build on them."""
         size = self._units.tokens
         first, end = tables.own_from // size, tables.committed // size
-        return self._spread(set(self._units.keys(tables.prefix, end)[first:end]), requests)
+        names = self._units.keys(tables.prefix, end)[:end]
+        wrong = set(names[first:])
+        if self._units.pages > 1:
+            stems = {
+                self._stem(names[place - 1] if place else b"", tables.prefix, place)
+                for place in range(first, end + 1)
+                if place * size + self._units.page_tokens <= tables.committed
+            }
+            wrong |= {key for key, one in self._known.items() if one.stem in stems}
+            for one in requests:
+                one.trusted &= not tables.may_be_read_by(one.prefix, self._units.page_tokens)
+        return self._spread(wrong, requests)
 
     def _spread(self, wrong: set[bytes], requests: Iterable[Tables]) -> set[bytes]:
         if not wrong:
@@ -88,6 +120,4 @@ class Trust:
         return wrong
 
     def _children(self, wrong: Collection[bytes]) -> set[bytes]:
-        return {
-            key for key, parent in self._parents.items() if parent in wrong and key not in wrong
-        }
+        return {key for key, one in self._known.items() if one.parent in wrong and key not in wrong}

@@ -25,6 +25,7 @@ class Units:
     Attributes:
         pages: Pages of each group in a unit.
         tokens: Tokens in a unit.
+        page_tokens: Tokens in a page.
         page_bytes: Of a page of each group.
         bytes: Of a unit.
         identity: Digest of everything that makes units useless to another engine.
@@ -39,6 +40,7 @@ class Units:
         """
         self.pages = -(-least_tokens // spec.page_tokens)
         self.tokens = self.pages * spec.page_tokens
+        self.page_tokens = spec.page_tokens
         self.page_bytes = [group.page_bytes for group in spec.groups]
         self.bytes = self.pages * sum(self.page_bytes)
         groups = [(one.kind, one.window, one.layers, one.page_bytes) for one in spec.groups]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 
 import pytest
@@ -22,7 +23,9 @@ from camshaft.plugins.cache.token_table.run_table import RunTable
 from camshaft.plugins.scheduler.components import ContinuousSettings
 from camshaft.plugins.scheduler.continuous import Continuous
 from camshaft.step import Step
+from camshaft.testing.cache_machine import TieredCacheMachine
 from camshaft.testing.engines import make_request, model_free_engine, run_to_end
+from camshaft.testing.eviction import LeastRecent
 from tests.plugins.cache.tiers import chosen, tiered
 
 PROMPT = list(range(100, 140))
@@ -97,3 +100,24 @@ def test_what_others_wrote_stays(manager: str) -> None:
     assert run_to_end(engine)["a"].finish == "error"
     engine.submit(make_request("b", [*PROMPT, 1], 1))
     assert run_to_end(engine)["b"].cached_tokens == 20
+
+
+@pytest.mark.parametrize("over", ["paged", "radix"])
+def test_a_fork_inside_a_unit_gets_nothing_back_that_its_parent_wrote(over: str) -> None:
+    """Pages have two tokens and units four: they share a page of units with other names."""
+    machine = TieredCacheMachine(
+        lambda spec: tiered(spec, over=over), ("full",), Counter(), LeastRecent, expires=False
+    )
+    machine.start(page_tokens=2, windows=(0,), pages=8, prefix=True, scoped=False)
+    machine.arrive(text=[7] * 16, length=3, tail=[7], salt="", adapter=0, priority=0, scope=0)
+    machine.turn(chunks=[4], token=7)
+    machine.settle()
+    machine.fork(pick=0, back=1, token=8)
+    machine.speculate(pick=1, drafts=1, accepted=0)
+    machine.idle_turn()
+    machine.settle()
+    machine.end(pick=0, hold=False, forget=True)
+    machine.preempt(pick=0)
+    machine.turn(chunks=[1, 1], token=7)
+    machine.the_books_balance()
+    assert [one.uid for one in machine.core.open] == [2]
