@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from camshaft.contracts.model import Handover
 from camshaft.contracts.quant import StepContext
 from camshaft.contracts.sampling import DeviceLogprobs
 
 from .outputs import host_logprobs, logprob_tensors
+from .rows import picked
 from .upload import to_device
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from camshaft.contracts.model import Model
+    from camshaft.contracts.model import Handover, Model
     from camshaft.contracts.sampling import Sampler
     from camshaft.step import Int32, Step, StepOutput
 
@@ -72,18 +72,13 @@ def read_prompts(
     parts = []
     for first in range(0, len(places), size):
         part = slice(first, first + size)
-        rows = _rows(handover, places[part])
+        rows = picked(handover, places[part])
         context = StepContext(tokens=len(rows.hidden))
         logits = model.logits(model.norm(rows), context).float()
         parts.append(sampler.logprobs(logits, tokens[part], wanted[part], most))
     owners = np.searchsorted(step.starts, step.reads[:, 0], side="right").astype(np.int32) - 1
     tensors = logprob_tensors(_joined(parts))
     return Reads(owners, {_NAME + name: tensor for name, tensor in tensors.items()})
-
-
-def _rows(handover: Handover, places: torch.Tensor) -> Handover:
-    hidden, residual = handover
-    return Handover(hidden[places], None if residual is None else residual[places])
 
 
 def _joined(parts: list[DeviceLogprobs]) -> DeviceLogprobs:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from camshaft.contracts.model import Handover
 from camshaft.contracts.sampling import RowContext
 from camshaft.contracts.scheduler import Rows
 
@@ -99,6 +100,12 @@ class HostRows:
             host_rows=self.start,
         )
         return LogitRows(tokens, self.requests, context)
+
+
+def picked(handover: Handover, places: torch.Tensor) -> Handover:
+    """Return these rows of a hand-over."""
+    hidden, residual = handover
+    return Handover(hidden[places], None if residual is None else residual[places])
 
 
 def rows_alone(step: Step, state: DeviceState) -> LogitRows | None:

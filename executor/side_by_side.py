@@ -28,7 +28,7 @@ from .graphs import DecodeGraphs
 from .metadata import step_tensors
 from .part_of_step import nano_batches
 from .pieces import LayerGraphs
-from .rows import LogitRows, rows_alone
+from .rows import LogitRows, picked, rows_alone
 from .upload import to_device
 
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ class SideBySide:
                 yield None
         assert handover is not None
         parts.state.lengths[tensors.slots] += tensors.lengths
-        yield _Left(rows=None if tensors.rows is None else picked(handover, tensors.rows))
+        yield _Left(rows=None if tensors.rows is None else picked(handover, tensors.rows.tokens))
 
     def _graphs_of(self, lane: int) -> DecodeGraphs | None:
         """Return the recordings of a lane: in lane 0 those of whole steps."""
@@ -190,12 +190,6 @@ class SideBySide:
             return logits
         places = numbers.argsort(kind="stable").argsort()
         return logits[to_device(places, self._executor.parts.state.device)]
-
-
-def picked(handover: Handover, rows: LogitRows) -> Handover:
-    """Return the rows that get logits."""
-    hidden, residual = handover
-    return Handover(hidden[rows.tokens], None if residual is None else residual[rows.tokens])
 
 
 def _joined(rows: Sequence[Handover]) -> Handover:

@@ -9,7 +9,6 @@ import numpy as np
 import torch
 
 from camshaft.contracts.executor import Executor
-from camshaft.contracts.model import Handover
 from camshaft.contracts.quant import StepContext
 
 from .graphs import DecodeGraphs
@@ -19,8 +18,8 @@ from .outputs import empty_output, host_logprobs, logprob_tensors, recorded_outp
 from .pieces import LayerGraphs
 from .prefixes import followed
 from .reads import Reads, read_prompts
-from .rows import LogitRows, rows_alone
-from .side_by_side import SideBySide, picked
+from .rows import LogitRows, picked, rows_alone
+from .side_by_side import SideBySide
 from .state import DeviceState
 
 if TYPE_CHECKING:
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
 
     from camshaft.contracts.attention import AttentionLayer, SharedPrefixes
     from camshaft.contracts.hardware import Event, HardwareBackend
-    from camshaft.contracts.model import Model
+    from camshaft.contracts.model import Handover, Model
     from camshaft.contracts.moves import Moved, PageMove
     from camshaft.contracts.ops import Ops
     from camshaft.contracts.sampling import Sampled, Sampler
@@ -159,7 +158,7 @@ class TorchExecutor(Executor):
         reads = read_prompts(step, handover, model, self.parts.sampler, state.padding)
         if rows is not None:
             context = StepContext(tokens=len(rows.tokens))
-            logits = model.logits(model.norm(picked(handover, rows)), context)
+            logits = model.logits(model.norm(picked(handover, rows.tokens)), context)
         return _Flight(count, rows, logits, hidden, {}, reads=reads)
 
     def _decode(self, step: Step, graphs: DecodeGraphs) -> _Flight:

@@ -8,6 +8,7 @@ a part of one has it cut in two first.
 from __future__ import annotations
 
 from array import array
+from dataclasses import replace
 from itertools import pairwise
 from math import inf
 from typing import TYPE_CHECKING
@@ -164,23 +165,15 @@ class Pool:
         """
         self.index.remove(run)
         cut = run.first + keep
-        head = CachedRun(
+        head = replace(
+            run,
             pages=keep,
-            depth=run.depth,
-            created_s=run.created_s,
-            touched_s=run.touched_s,
-            hits=run.hits,
-            priority=run.priority,
-            expires_s=run.expires_s,
-            reach=run.reach,
             number=self.number(),
-            parent=run.parent,
             text=run.text[: cut * self.index.page_bytes],
-            first=run.first,
             ids=run.ids[:keep],
-            writer=run.writer,
-            step=run.step,
-            until_s=run.until_s,
+            after=b"",
+            generation=None,
+            memo={},
         )
         run.ids = run.ids[keep:]
         run.pages, run.first, run.depth = len(run.ids), cut, run.depth + keep * self._page_tokens

@@ -11,6 +11,7 @@ an evicted page is never missed by one behind it.
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from math import inf
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -155,25 +156,8 @@ class RadixTree:
         size, parent, key = self.page_bytes, node.parent, self.key_of(node)
         assert parent is not None, "a root has no pages"
         assert 0 < pages < len(node.run), "a cut is inside a run"
-        upper = Node(
-            pages=pages,
-            depth=node.depth,
-            created_s=node.created_s,
-            touched_s=node.touched_s,
-            hits=node.hits,
-            priority=node.priority,
-            expires_s=node.expires_s,
-            until_s=node.until_s,
-            reach=node.reach,
-            key=key[: pages * size],
-            run=node.run[:pages],
-            first=node.first,
-            parent=parent,
-            locks=node.locks,
-            leases=node.leases,
-            newest=node.newest,
-            writer=node.writer,
-            standing=node.standing,
+        upper = replace(
+            node, pages=pages, key=key[: pages * size], run=node.run[:pages], children={}, memo={}
         )
         parent.children[upper.key[:size]] = upper
         if upper.standing is Standing.FENCED:

@@ -37,7 +37,7 @@ class _Known(NamedTuple):
 
     Attributes:
         parent: Name of the one before it.
-        stem: Names that one and the tokens of the unit's first page.
+        stem: Names that one and the tokens of the unit's first page, if a unit has more pages.
     """
 
     parent: bytes
@@ -65,7 +65,8 @@ class Trust:
 
     def leaves(self, unit: Outgoing) -> None:
         """Note a unit that is to leave the device."""
-        stem = self._stem(unit.parent, unit.tables.prefix, unit.place)
+        parts = self._units.pages > 1
+        stem = self._stem(unit.parent, unit.tables.prefix, unit.place) if parts else 0
         self._known[unit.key] = _Known(unit.parent, stem)
         if len(self._known) > _MOST_KNOWN:
             self._known.popitem(last=False)

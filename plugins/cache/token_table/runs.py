@@ -15,7 +15,7 @@ Compare Zheng et al., "SGLang: Efficient Execution of Structured Language Model 
 from __future__ import annotations
 
 from array import array
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -228,22 +228,13 @@ class RunTree:
         size = self._page_tokens
         parent = run.parent
         assert parent is not None
-        head = Run(
-            depth=run.depth,
-            created_s=run.created_s,
-            touched_s=run.touched_s,
-            hits=run.hits,
-            priority=run.priority,
-            expires_s=run.expires_s,
-            reach=run.reach,
-            until_s=run.until_s,
-            outdated=run.outdated,
+        head = replace(
+            run,
             number=self._number(),
-            parent=parent,
             text=run.text[: keep * size],
             ids=run.ids[:keep],
-            first=run.first,
-            writer=run.writer,
+            children={},
+            memo={},
         )
         self.runs[head.number] = parent.children[self._key(head.text, 0)] = head
         del run.text[: keep * size]
