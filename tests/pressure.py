@@ -54,6 +54,49 @@ def requests(count: int, seed: int) -> list[Request]:
     return made
 
 
+def of_tenants(shortest: int, longest: int, *, stops: bool = False) -> list[Request]:
+    """Return nine greedy and seeded requests of three tenants; half of them begin alike.
+
+    Args:
+        shortest: Answer.
+        longest: Answer.
+        stops: Whether a third has a stop string, which never comes.
+    """
+    chance = random.Random(8)
+    common = [chance.randrange(256) for _ in range(12)]
+    made = []
+    for number in range(9):
+        own = [chance.randrange(256) for _ in range(chance.choice([1, 5, 21]))]
+        one = make_request(
+            f"r{number}",
+            common + own if number % 2 else own,
+            chance.randint(shortest, longest),
+            ignore_eos=True,
+            seed=number,
+            tenant=f"t{number % 3}",
+            stop=("never",) if stops and number % 3 == 2 else (),
+            **CHOICES[number % len(CHOICES)],
+        )
+        made.append(one)
+    return made
+
+
+def staggered(
+    engine: Engine, work: list[Request], chance: random.Random
+) -> dict[str, RequestOutput]:
+    """Let requests come one by one among noise that is aborted; return the answers to `work`."""
+    results: dict[str, RequestOutput] = {}
+    for number, request in enumerate(work):
+        engine.submit(request)
+        engine.submit(make_request(f"noise{number}", range(chance.randint(1, 40)), 30))
+        for _ in range(chance.randint(0, 4)):
+            collect(engine.step(), results)
+        engine.abort(f"noise{chance.randint(0, number)}")
+    while engine.has_work:
+        collect(engine.step(), results)
+    return {one.id: results[one.id] for one in work}
+
+
 def scarce_pages(work: list[Request], running: int, page_tokens: int, share: float) -> int:
     """Return a share of the pages that `running` average requests fill at their ends."""
     pages = [-(-(len(one.prompt_ids) + one.params.max_tokens) // page_tokens) for one in work]

@@ -11,11 +11,11 @@ import pytest
 from camshaft.request import RequestOutput
 from camshaft.testing.engines import make_request, run_to_end
 from camshaft.testing.toy import LLAMA, pool
+from tests.near_ties import agreeing
 
 pytestmark = pytest.mark.gpu
 
 MODEL = {**LLAMA, "head_dim": 16, "hidden_size": 64}
-NEAR_TIE = 1e-3
 CUDA: dict[str, Any] = {
     "hardware": {"use": "cuda"},
     "attention": {"use": "triton"},
@@ -96,16 +96,7 @@ def wanted(folder: str) -> dict[str, RequestOutput]:
 
 
 def check(got: dict[str, RequestOutput], wanted: dict[str, RequestOutput]) -> None:
-    compared = 0
-    for name, one in wanted.items():
-        for place, token in enumerate(one.token_ids):
-            first, second = one.logprobs[place].top_logprobs[:2]
-            if first - second < NEAR_TIE:
-                break
-            assert got[name].token_ids[place] == token, (name, place)
-            assert abs(got[name].logprobs[place].logprob - one.logprobs[place].logprob) < 1e-2
-            compared += 1
-    assert compared > 100
+    assert agreeing(wanted, got) > 100
 
 
 @pytest.mark.parametrize("graphs", [False, True], ids=["eager", "graphs"])

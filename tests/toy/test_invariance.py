@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from camshaft.request import Request, RequestOutput
-from camshaft.testing.engines import collect, make_request, run_to_end
+from camshaft.testing.engines import make_request, run_to_end
 from camshaft.testing.toy import HYBRID, LLAMA, compose_toy, pool
+from tests.pressure import staggered
 
 MODELS = {"llama": LLAMA, "hybrid": HYBRID}
 SEEDED: dict[str, Any] = {
@@ -139,18 +140,9 @@ def test_in_any_order_with_staggered_arrivals_and_aborts(model: str, seed: int) 
             "scheduler": {"step_tokens": chance.choice([7, 32])},
         },
     ).engine
-    results: dict[str, RequestOutput] = {}
     order = fresh()
     chance.shuffle(order)
-    for number, request in enumerate(order):
-        engine.submit(request)
-        engine.submit(make_request(f"noise{number}", range(chance.randint(1, 40)), 30))
-        for _ in range(chance.randint(0, 4)):
-            collect(engine.step(), results)
-        engine.abort(f"noise{chance.randint(0, number)}")
-    while engine.has_work:
-        collect(engine.step(), results)
-    same({name: one for name, one in results.items() if name.startswith("r")}, model)
+    same(staggered(engine, order, chance), model)
     for usage in engine.usage():
         assert (usage.in_use, usage.pinned) == (0, 0)
 

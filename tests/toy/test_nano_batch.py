@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from camshaft.request import RequestOutput
-from camshaft.testing.engines import collect, make_request
 from camshaft.testing.toy import HYBRID, compose_toy, pool
+from tests.pressure import staggered
 from tests.toy.test_invariance import fresh, same
 
 CUTS: dict[str, dict[str, Any]] = {
@@ -31,16 +30,7 @@ def test_with_staggered_arrivals_aborts_and_scarce_pages(cut: str, late: int) ->
             "scheduler": {"use": "nano_batch", "minimum_tokens": 2, **CUTS[cut]},
         },
     ).engine
-    results: dict[str, RequestOutput] = {}
-    for number, request in enumerate(fresh()):
-        engine.submit(request)
-        engine.submit(make_request(f"noise{number}", range(chance.randint(1, 40)), 30))
-        for _ in range(chance.randint(0, 4)):
-            collect(engine.step(), results)
-        engine.abort(f"noise{chance.randint(0, number)}")
-    while engine.has_work:
-        collect(engine.step(), results)
-    same({name: one for name, one in results.items() if name.startswith("r")}, "hybrid")
+    same(staggered(engine, fresh(), chance), "hybrid")
     assert engine.stats.nano_steps > 10
     assert engine.stats.preemptions["no_space"] > 0
     for usage in engine.usage():

@@ -13,7 +13,7 @@ from camshaft.loop.engine import Engine
 from camshaft.request import Request, RequestOutput
 from camshaft.testing.engines import collect, make_request, run_to_end
 from camshaft.testing.toy import HYBRID, LLAMA, compose_toy, pool
-from tests.pressure import check, press, requests, scarce_pages
+from tests.pressure import check, press, requests, scarce_pages, staggered
 
 SEEDED: dict[str, Any] = {"temperature": 0.9, "top_p": 0.95, "repetition_penalty": 1.1}
 
@@ -84,18 +84,9 @@ def test_answers_are_the_same_on_few_pages(
 def test_answers_are_the_same_in_any_order_with_aborts(seed: int) -> None:
     chance = random.Random(seed)
     engine = radix(45, 4, {"depth": seed}, step_tokens=chance.choice([7, 32]))
-    results: dict[str, RequestOutput] = {}
     order = fresh()
     chance.shuffle(order)
-    for number, request in enumerate(order):
-        engine.submit(request)
-        engine.submit(make_request(f"noise{number}", range(chance.randint(1, 40)), 30))
-        for _ in range(chance.randint(0, 4)):
-            collect(engine.step(), results)
-        engine.abort(f"noise{chance.randint(0, number)}")
-    while engine.has_work:
-        collect(engine.step(), results)
-    same(results)
+    same(staggered(engine, order, chance))
 
 
 def test_a_pool_at_a_fifth_of_the_need_ends_every_request_and_gets_its_pages_back() -> None:

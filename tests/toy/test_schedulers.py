@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import random
 from collections.abc import Iterable
 from typing import Any
 
@@ -16,7 +15,7 @@ import pytest
 from camshaft.loop.engine import Engine
 from camshaft.registry import Registry
 from camshaft.request import Request, RequestOutput
-from camshaft.testing.engines import collect, make_request, run_to_end
+from camshaft.testing.engines import collect, run_to_end
 from camshaft.testing.toy import LLAMA, compose_toy, pool
 from tests import pressure
 
@@ -75,23 +74,7 @@ def covering_array(factors: tuple[Values, ...] = FACTORS) -> list[Values]:
 
 
 def fresh() -> list[Request]:
-    """Greedy and seeded requests of three tenants, half of which begin alike."""
-    chance = random.Random(8)
-    common = [chance.randrange(256) for _ in range(12)]
-    made = []
-    for number in range(9):
-        own = [chance.randrange(256) for _ in range(chance.choice([1, 5, 21]))]
-        one = make_request(
-            f"r{number}",
-            common + own if number % 2 else own,
-            chance.randint(6, 12),
-            ignore_eos=True,
-            seed=number,
-            tenant=f"t{number % 3}",
-            **pressure.CHOICES[number % 4],
-        )
-        made.append(one)
-    return made
+    return pressure.of_tenants(6, 12)
 
 
 @functools.cache

@@ -6,7 +6,6 @@ Every pair of values of two factors meets in one of the runs.
 from __future__ import annotations
 
 import functools
-import random
 from dataclasses import replace
 from typing import Any
 
@@ -21,7 +20,7 @@ from camshaft.request import Request, RequestOutput
 from camshaft.testing.engines import make_request, run_to_end
 from camshaft.testing.toy import HYBRID, LLAMA, compose_toy, pool
 from tests.preempting import BOTH, Preempting
-from tests.pressure import CHOICES, press, requests
+from tests.pressure import of_tenants, press, requests
 from tests.toy.test_schedulers import LATENESS, SCHEDULERS, covering_array, run
 
 MODES: dict[str, tuple[PreemptMode, ...]] = {"swap": ("swap",), "both": BOTH}
@@ -68,24 +67,7 @@ def engine_of(
 
 
 def asked() -> list[Request]:
-    """Greedy and seeded requests, some with stop strings, some of which begin alike."""
-    chance = random.Random(8)
-    common = [chance.randrange(256) for _ in range(12)]
-    made = []
-    for number in range(9):
-        own = [chance.randrange(256) for _ in range(chance.choice([1, 5, 21]))]
-        one = make_request(
-            f"r{number}",
-            common + own if number % 2 else own,
-            chance.randint(8, 20),
-            ignore_eos=True,
-            seed=number,
-            tenant=f"t{number % 3}",
-            stop=("never",) if number % 3 == 2 else (),
-            **CHOICES[number % 4],
-        )
-        made.append(one)
-    return made
+    return of_tenants(8, 20, stops=True)
 
 
 @functools.cache

@@ -22,6 +22,16 @@ def decode(core: ModelCore, request: Running, tokens: int) -> None:
         core.launch([(request, 100)], token=9)
 
 
+def prompt_served(play: Play) -> Running:
+    """Serve the prompt A; its request stays open."""
+    request = play.core.arrive(Prefix(list(A)))
+    play.core.admit(request, 100)
+    play.core.launch([(request, 100)], token=9)
+    play.core.settle()
+    play.core.push()
+    return request
+
+
 def swapped_out(play: Play, flying: int = 0, scope: CacheScope = EVERYWHERE) -> Running:
     """Serve A up to 19 tokens, the last `flying` of them in flight, and swap the request out."""
     core = play.core
@@ -189,11 +199,7 @@ def test_a_load_that_the_device_left_behind_begins_anew_from_the_start() -> None
 
 def test_what_stands_on_a_wrong_page_is_lost() -> None:
     play = Play(pages=(20,))
-    first = play.core.arrive(Prefix(list(A)))
-    play.core.admit(first, 100)
-    play.core.launch([(first, 100)], token=9)
-    play.core.settle()
-    play.core.push()
+    first = prompt_served(play)
     request = swapped_out(play)
     play.settle()
     play.core.end(first, forget=True)
@@ -204,11 +210,7 @@ def test_what_stands_on_a_wrong_page_is_lost() -> None:
 
 def test_a_request_that_read_a_wrong_page_is_not_swapped_out() -> None:
     play = Play(pages=(20,))
-    first = play.core.arrive(Prefix(list(A)))
-    play.core.admit(first, 100)
-    play.core.launch([(first, 100)], token=9)
-    play.core.settle()
-    play.core.push()
+    first = prompt_served(play)
     request = play.core.arrive(Prefix(list(A)))
     play.core.admit(request, 100)
     play.core.push()
