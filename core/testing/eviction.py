@@ -11,10 +11,13 @@ import gc
 import random
 from itertools import combinations
 from math import inf
+from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 from ..contracts.eviction import Entry, EvictionPolicy
-from ..eviction_heap import EvictionHeap
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 class LeastRecent(EvictionPolicy):
@@ -49,6 +52,60 @@ class _Clock:
     def now(self) -> float:
         self.seconds += 1.0
         return self.seconds
+
+
+class _Pool:
+    """What a cache does with a policy, by a search where a cache has a heap.
+
+    Keys are those of the last insertion or touch, as in a heap.
+    """
+
+    def __init__(self, policy: EvictionPolicy, now: Callable[[], float]) -> None:
+        self._policy = policy
+        self._now = now
+        self._keys: dict[Entry, Any] = {}
+        self._evictable: set[Entry] = set()
+
+    def insert(self, entry: Entry) -> None:
+        """Make an entry evictable; the policy is told if it is new."""
+        if entry not in self._keys:
+            self._policy.on_insert(entry)
+            self._keys[entry] = self._policy.key(entry)
+        self._evictable.add(entry)
+
+    def touch(self, entry: Entry) -> None:
+        """Tell that an entry served a request."""
+        self._policy.on_touch(entry)
+        self._keys[entry] = self._policy.key(entry)
+
+    def remove(self, entry: Entry) -> None:
+        """Keep an entry from being evicted."""
+        self._evictable.remove(entry)
+
+    def discard(self, entry: Entry) -> None:
+        """Drop an entry whose content is void."""
+        self._drop(entry)
+        self._policy.on_discard(entry)
+
+    def pop(self) -> Entry | None:
+        """Evict an entry that has expired, or else the one with the smallest key."""
+        if not self._evictable:
+            return None
+        now = self._now()
+        expired = next((one for one in self._evictable if one.expires_s <= now), None)
+        if expired is not None:
+            self.discard(expired)
+            return expired
+        smallest = min(
+            (one for one in self._keys if one in self._evictable), key=self._keys.__getitem__
+        )
+        self._drop(smallest)
+        self._policy.on_evict(smallest)
+        return smallest
+
+    def _drop(self, entry: Entry) -> None:
+        del self._keys[entry]
+        self._evictable.discard(entry)
 
 
 class EvictionPolicyContract:
@@ -128,71 +185,69 @@ class EvictionPolicyContract:
     def test_what_is_in_use_is_not_evicted(self) -> None:
         """Neither by its key, nor because it expired."""
         policy, clock, chance = self.make(), _Clock(), random.Random(4)
-        heap: EvictionHeap[Entry] = EvictionHeap(policy, clock.now)
+        pool = _Pool(policy, clock.now)
         entries = [_entry(chance, clock.now()) for _ in range(60)]
         for place, entry in enumerate(entries):
             entry.expires_s = clock.now() + 30.0 if place % 3 == 0 else inf
-            heap.insert(entry)
+            pool.insert(entry)
         for entry in entries[::2]:
-            heap.remove(entry)
+            pool.remove(entry)
         clock.seconds += 1e6
-        gone = [heap.pop() for _ in range(31)]
+        gone = [pool.pop() for _ in range(31)]
         assert gone[30] is None, "more went than were unused"
         assert {id(one) for one in gone[:30]} == {id(one) for one in entries[1::2]}
 
     def test_what_is_gone_is_let_go(self) -> None:
         """A policy that keeps entries, or their names, grows for ever."""
         policy, clock, chance = self.make(), _Clock(), random.Random(5)
-        heap: EvictionHeap[_Watched] = EvictionHeap(policy, clock.now)
+        pool = _Pool(policy, clock.now)
         entries = [_Watched(depth=16 * place, touched_s=clock.now()) for place in range(60)]
         chance.shuffle(entries)
         alive = WeakSet(entries)
         for entry in entries:
-            heap.insert(entry)
+            pool.insert(entry)
         for entry in entries[::3]:
-            heap.discard(entry)
-        while heap.pop():
+            pool.discard(entry)
+        while pool.pop():
             pass
-        del entry, entries, heap
+        del entry, entries, pool
         gc.collect()
         assert not alive, f"the policy still holds {len(alive)} of 60 entries"
 
     def test_the_lowest_key_goes_first_whatever_happened(self) -> None:
-        """The heap, with this policy, evicts what a search through all keys would."""
+        """Keys that were asked for once, when an entry was inserted or touched, say who goes."""
         policy, clock, chance = self.make(), _Clock(), random.Random(2)
-        heap: EvictionHeap[Entry] = EvictionHeap(policy, clock.now)
+        pool = _Pool(policy, clock.now)
         unused: list[Entry] = []
         used: list[Entry] = []
         for _ in range(400):
             act = chance.random()
             if act < 0.4:
                 unused.append(_entry(chance, clock.now()))
-                heap.insert(unused[-1])
+                pool.insert(unused[-1])
             elif act < 0.6 and unused:
                 used.append(unused.pop(chance.randrange(len(unused))))
-                heap.remove(used[-1])
+                pool.remove(used[-1])
             elif act < 0.8 and used:
                 entry = used.pop(chance.randrange(len(used)))
                 entry.hits, entry.touched_s = entry.hits + 1, clock.now()
-                heap.touch(entry)
-                heap.insert(entry)
+                pool.touch(entry)
+                pool.insert(entry)
                 unused.append(entry)
             elif act < 0.85 and unused:
-                heap.discard(unused.pop(chance.randrange(len(unused))))
+                pool.discard(unused.pop(chance.randrange(len(unused))))
             elif unused:
-                self._pop(heap, policy, unused, clock)
+                self._pop(pool, policy, unused, clock)
         while unused:
-            self._pop(heap, policy, unused, clock)
-        assert heap.pop() is None, "an entry was evicted twice"
+            self._pop(pool, policy, unused, clock)
+        assert pool.pop() is None, "an entry was evicted twice"
 
     @staticmethod
-    def _pop(
-        heap: EvictionHeap[Entry], policy: EvictionPolicy, unused: list[Entry], clock: _Clock
-    ) -> None:
+    def _pop(pool: _Pool, policy: EvictionPolicy, unused: list[Entry], clock: _Clock) -> None:
         keys = {entry: policy.key(entry) for entry in unused}
         may_go = [entry for entry in unused if entry.expires_s <= clock.seconds + 1]
         may_go = may_go or [one for one in unused if keys[one] == min(keys.values())]
-        entry = heap.pop()
+        entry = pool.pop()
         assert entry in may_go, "the entry that went had neither the lowest key, nor expired"
         unused.remove(entry)
 

@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from camshaft.eviction_heap import EvictionHeap
-
 from .cached_run import CachedRun, RunsByText
+from .eviction_heap import EvictionHeap
 from .generations import Generations
 from .manager import Gone
 from .pages import EVICTABLE, PageArrays, Pages, pages_of

@@ -14,8 +14,8 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from camshaft.contracts.cache import PoolUsage
-from camshaft.eviction_heap import EvictionHeap
 
+from ..eviction_heap import EvictionHeap
 from .node import Node, Standing, path_up
 
 if TYPE_CHECKING:

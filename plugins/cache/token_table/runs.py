@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from camshaft.contracts.eviction import Entry
-from camshaft.eviction_heap import EvictionHeap
 
+from ..eviction_heap import EvictionHeap
 from ..manager import Gone
 from ..pages import EVICTABLE, NO_PAGES, PageArrays, Pages, pages_of
 

@@ -1,8 +1,8 @@
 from __future__ import annotations
 
 from camshaft.contracts.eviction import Entry, EvictionPolicy
-from camshaft.eviction_heap import EvictionHeap
 from camshaft.plugins.cache.components import LruSettings
+from camshaft.plugins.cache.eviction_heap import EvictionHeap
 from camshaft.plugins.cache.policies.lru import Lru
 from camshaft.testing.eviction import EvictionPolicyContract
 

@@ -7,7 +7,6 @@ import math
 import pytest
 
 from camshaft.contracts.eviction import Entry, EvictionPolicy
-from camshaft.eviction_heap import EvictionHeap
 from camshaft.plugins.cache.components import (
     FifoSettings,
     GdsfSettings,
@@ -16,6 +15,7 @@ from camshaft.plugins.cache.components import (
     SlruSettings,
     TtlSettings,
 )
+from camshaft.plugins.cache.eviction_heap import EvictionHeap
 from camshaft.plugins.cache.policies.fifo import Fifo
 from camshaft.plugins.cache.policies.gdsf import Gdsf
 from camshaft.plugins.cache.policies.lfu import Lfu

@@ -8,12 +8,12 @@ from heapq import heapify, heappop, heappush
 from math import inf
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
-from .contracts.eviction import Entry
+from camshaft.contracts.eviction import Entry
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from .contracts.eviction import EvictionPolicy
+    from camshaft.contracts.eviction import EvictionPolicy
 
 E = TypeVar("E", bound=Entry)
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from camshaft.contracts.eviction import Entry, EvictionPolicy
-from camshaft.eviction_heap import EvictionHeap
+from camshaft.plugins.cache.eviction_heap import EvictionHeap
 
 
 class ByWorth(EvictionPolicy):
