@@ -13,6 +13,7 @@ class Capability(StrEnum):
     ROCM = "rocm"
     TRITON = "triton"
     GRAPHS = "graphs"
+    STEP_GRAPHS = "step_graphs"
     STREAMS = "streams"
     FP8 = "fp8"
     AVX512 = "avx512"

@@ -23,6 +23,7 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
         weight_bytes: Resident bytes of the weights.
         cache_bytes: Bytes of the page pools.
         page_bytes: Of a page of each pool, over all its layers.
+        generates: Whether the model continues texts, or only makes vectors of them.
     """
 
     version: str
@@ -39,3 +40,4 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
     weight_bytes: int
     cache_bytes: int
     page_bytes: tuple[int, ...]
+    generates: bool = True

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from math import inf
-from typing import Literal
+from typing import Literal, get_args
 
 import msgspec
 
-Task = Literal["generate", "score", "pool"]
+Pooling = Literal["none", "mean", "last", "cls"]
+POOLINGS: tuple[Pooling, ...] = get_args(Pooling)
+"""A step carries their numbers."""
+
 FinishReason = Literal["stop", "length", "abort", "error", "refused"]
 
 
@@ -36,6 +39,9 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
         bad_words: Token sequences that the output must not contain.
         allowed_token_ids: If not empty, no other id can be chosen.
         include_stop: Text and ids of the stop are part of the answer.
+        pooling: Other than `none`: the answer is no token but a vector, made of what the model
+            knows at each token of the prompt: their `mean`, or that at the `last` or the first
+            (`cls`). `max_tokens` is 1 then. For all but `last` the cache serves nothing.
     """
 
     max_tokens: int
@@ -57,6 +63,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     bad_words: tuple[tuple[int, ...], ...] = ()
     allowed_token_ids: tuple[int, ...] = ()
     include_stop: bool = False
+    pooling: Pooling = "none"
 
     @property
     def needs_history(self) -> bool:
@@ -114,7 +121,6 @@ class Request(msgspec.Struct, kw_only=True):
         id: Unique among the requests in the engine.
         spans: The input.
         params: How tokens are chosen.
-        task: `generate` tokens, `score` the prompt, or `pool` hidden states.
         arrival: Seconds on the engine's clock; 0 lets the engine set it.
         priority: Lower is more urgent.
         ttft_slo_s: Wanted time to first token, or None.
@@ -130,7 +136,6 @@ class Request(msgspec.Struct, kw_only=True):
     id: str
     spans: tuple[TokenSpan, ...]
     params: SamplingParams
-    task: Task = "generate"
     arrival: float = 0.0
     priority: int = 0
     ttft_slo_s: float | None = None
@@ -180,9 +185,13 @@ class RequestOutput(msgspec.Struct, kw_only=True, gc=False):
         logprobs: One for each new id when asked for, else empty.
         prompt_logprobs: When asked for: of the next prompt tokens, from the second on, that a chunk
             of the prompt brought. All came when the first new id comes.
+        embedding: Of a pooled request, in the output that ends it: [C], as the model's head would
+            read it, not normalised.
         finish: Why the request ended, or None while it runs.
         stop_id: The id that ended it, when one did.
         cached_tokens: Prompt tokens served from the cache, known from the first output on.
+        queued_s: Seconds from its arrival to its first step, with outputs that carry ids found
+            one by one: the first one always does. None before that.
         message: What went wrong, for `error` and `refused`.
         retry_after_s: With `refused`: when a new try makes sense.
     """
@@ -191,8 +200,10 @@ class RequestOutput(msgspec.Struct, kw_only=True, gc=False):
     token_ids: list[int] = []
     logprobs: list[TokenLogprobs] = []
     prompt_logprobs: list[TokenLogprobs] = []
+    embedding: list[float] = []
     finish: FinishReason | None = None
     stop_id: int | None = None
     cached_tokens: int = 0
+    queued_s: float | None = None
     message: str = ""
     retry_after_s: float | None = None

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     Int32 = NDArray[np.int32]
     Float32 = NDArray[np.float32]
 
-FORMAT = 4
+FORMAT = 5
 """Version of the packed form; an executor refuses another one."""
 
 FROM_DEVICE = -1
@@ -164,6 +164,9 @@ class Step:
             Filled only for executors that ask for it.
         reads: [L, 3] index into `tokens`, a token id, a number of alternatives: to report is the
             logprob of that id by the logits at that place, and the best alternatives.
+        pooling: [B] number of each request's pooling in `POOLINGS`, or empty if nobody has one. Who
+            has gets no logits: with its last row, of `Rows.LAST`, its vector is complete. All of
+            its prompt is computed in this and earlier steps; 0 in `context` begins it anew.
     """
 
     id: int = 0
@@ -183,6 +186,7 @@ class Step:
     copies: Int32 = field(default_factory=lambda: np.zeros((0, 3), dtype=np.int32))
     fresh: Int32 = field(default_factory=lambda: np.zeros((0, 2), dtype=np.int32))
     reads: Int32 = field(default_factory=lambda: np.zeros((0, 3), dtype=np.int32))
+    pooling: Int32 = field(default_factory=_nothing)
 
     def pack(self) -> Int32:
         """Return the step as one int32 array: version, then each array's size and bits.
@@ -256,18 +260,33 @@ class LogprobRows:
 
 
 @dataclass(slots=True)
+class PooledRows:
+    """Vectors of pooled requests that this step completed; P of them.
+
+    Attributes:
+        row: [P] index of the request in the step.
+        values: [P, C].
+    """
+
+    row: Int32
+    values: Float32
+
+
+@dataclass(slots=True)
 class StepOutput:
     """The results of a step.
 
     Attributes:
         id: The step's.
         tokens: [B, 1 + K] chosen ids, valid up to `counts`.
-        counts: [B] how many; 0 for requests without logits in this step.
+        counts: [B] how many; 0 for requests without logits in this step. A pooled request whose
+            vector is complete has 1, and its token means nothing.
         finite: [B] False where a row of logits held a NaN or no finite value at all, also one of
-            `Step.reads`.
+            `Step.reads`, or a vector.
         logprobs: When any request asked for them.
         drafts: [B, K] draft tokens for the next step, for grammars; empty without a speculator.
         reads: Of `Step.reads`, in their order.
+        pooled: If any is complete.
     """
 
     id: int
@@ -277,3 +296,4 @@ class StepOutput:
     logprobs: LogprobRows | None = None
     drafts: Int32 = field(default_factory=lambda: np.zeros((0, 0), dtype=np.int32))
     reads: LogprobRows | None = None
+    pooled: PooledRows | None = None

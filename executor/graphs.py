@@ -31,9 +31,15 @@ if TYPE_CHECKING:
     from .torch_executor import TorchExecutor
 
 
-def padded_sizes(most: int) -> list[int]:
-    """Return the numbers of requests that graphs are recorded for, ascending up to `most`."""
+def padded_sizes(most: int, exact: int = 0) -> list[int]:
+    """Return the numbers of requests that graphs are recorded for, ascending up to `most`.
+
+    Args:
+        most: Largest step.
+        exact: See `HardwareBackend.exact_sizes`.
+    """
     steps = [1, 2, 4, *range(8, 256, 8), *range(256, 512, 16), *range(512, most + 32, 32)]
+    steps += range(1, exact + 1)
     return sorted({min(size, most) for size in steps})
 
 
@@ -72,10 +78,14 @@ class DecodeGraphs:
         """
         self.executor = executor
         self.lane = lane
-        self.sizes = padded_sizes(most_requests)
+        self.sizes = padded_sizes(most_requests, executor.parts.hardware.exact_sizes)
         self.room = room
         self.replays = 0
         self._recorded: dict[tuple[int, Hashable, tuple[bool, ...], bool], _Recording] = {}
+
+    def forget(self) -> None:
+        """Forget all recordings: the memory that they read has moved."""
+        self._recorded.clear()
 
     @staticmethod
     def allowed(executor: TorchExecutor) -> bool:
@@ -94,6 +104,7 @@ class DecodeGraphs:
             and count <= self.sizes[-1]
             and bool((step.rows == Rows.LAST).all())
             and bool((step.tokens < 0).all())
+            and not len(step.pooling)
         )
 
     def run(
@@ -205,9 +216,9 @@ class DecodeGraphs:
             page = meta.context // group.page_tokens
             meta.write_page.copy_(meta.page_table.gather(1, page[:, None])[:, 0])
             groups.append([Slice(group.decode, meta, slice(0, len(slots)))])
-        for layer in parts.model.layers:
-            if layer.attention.rope is not None:
-                layer.attention.rope.forget()  # the same buffer holds other positions now
+        for layer in parts.model.attentions:
+            if layer.rope is not None:
+                layer.rope.forget()  # the same buffer holds other positions now
         tokens = state.last_token[slots]
         tensors = StepTensors(slots, tokens, slots, metas[0].positions, groups, None)
         handover, _ = self.executor.forward(tensors)

@@ -98,6 +98,14 @@ class LateExecutor(Executor):
         self.inner.sample(step.id, self._masks.pop(step.id))
         self._ran.add(step.id)
 
+    def sleep(self) -> int:
+        """Let the inner executor sleep."""
+        return self.inner.sleep()
+
+    def wake(self) -> None:
+        """Wake the inner executor."""
+        self.inner.wake()
+
     def close(self) -> None:
         """Close the inner executor."""
         self.inner.close()

@@ -9,7 +9,7 @@ import numpy as np
 from camshaft.contracts.executor import Executor
 from camshaft.contracts.moves import Moved
 from camshaft.contracts.scheduler import Rows
-from camshaft.step import LogprobRows, Step, StepOutput, int32
+from camshaft.step import LogprobRows, PooledRows, Step, StepOutput, int32
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -64,7 +64,12 @@ class NullExecutor(Executor):
         counts = ((step.rows == _LAST) | (step.rows == _DRAFTS)).astype(np.int32)
         tokens = np.full((len(counts), 1), self.token, dtype=np.int32)
         self._steps[step.id] = StepOutput(
-            step.id, tokens, counts, np.ones(len(counts), np.bool_), reads=_reads(step)
+            step.id,
+            tokens,
+            counts,
+            np.ones(len(counts), np.bool_),
+            reads=_reads(step),
+            pooled=_pooled(step),
         )
 
     def sample(self, step: int, masks: NDArray[np.int32] | None = None) -> None:
@@ -86,6 +91,14 @@ class NullExecutor(Executor):
         """Return all moves since the last call."""
         moved, self._moved = self._moved, []
         return moved
+
+
+def _pooled(step: Step) -> PooledRows | None:
+    """Return vectors of one element, 1."""
+    if not len(step.pooling):
+        return None
+    rows = int32(((step.pooling > 0) & (step.rows == _LAST)).nonzero()[0])
+    return PooledRows(rows, np.ones((len(rows), 1), dtype=np.float32))
 
 
 def _reads(step: Step) -> LogprobRows | None:

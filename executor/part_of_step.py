@@ -16,7 +16,7 @@ def part_of_step(step: Step, places: Int32) -> Step:
     """Return some requests of a step, in their order.
 
     What comes before any request of a step is left out: admissions, table writes, copies, fresh
-    pages. So is what is read of prompts.
+    pages. So is what is read of prompts, and pooling.
 
     Args:
         step: The whole.

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from camshaft.contracts.model import Handover
+from camshaft.contracts.model import Handover, WholeModel
 from camshaft.contracts.quant import StepContext
 
 if TYPE_CHECKING:
@@ -92,7 +92,8 @@ class LayerGraphs:
     @staticmethod
     def allowed(executor: TorchExecutor) -> bool:
         """Return whether every part can be recorded."""
-        return executor.parts.speculator is None
+        parts = executor.parts
+        return parts.speculator is None and not isinstance(parts.model, WholeModel)
 
     def tokens(self, size: int) -> torch.Tensor:
         """Return where the ids of a step of `size` tokens stand."""

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 
 from camshaft.contracts.attention import SharedPrefixes
-from camshaft.contracts.model import Handover
+from camshaft.contracts.model import Handover, WholeModel
 from camshaft.step import int32
 
 from .graphs import DecodeGraphs
@@ -139,8 +139,10 @@ class _Rehearsal(TorchExecutor):
     def __init__(self, executor: TorchExecutor, slots: int, step_tokens: int, room: int) -> None:
         parts = executor.parts
         self._model = _FewLayers(parts.model, _kinds_of_layers(executor, LAYERS))
+        is_whole = isinstance(parts.model, WholeModel)  # nothing can be left out of it
+        model = parts.model if is_whole else cast("Model", self._model)
         hardware = cast("HardwareBackend", _Unrecorded(parts.hardware))
-        super().__init__(replace(parts, model=cast("Model", self._model), hardware=hardware))
+        super().__init__(replace(parts, model=model, hardware=hardware))
         self._limits = slots, step_tokens, room
         if executor.graphs is not None:
             self.graphs = DecodeGraphs(self, slots, room)
@@ -180,13 +182,14 @@ class _Rehearsal(TorchExecutor):
         """Run all layers, or only attention."""
         if not self._attends_only:
             return super().forward(tensors)
-        qkv = torch.empty(0, device=self.parts.state.device)
-        for layer in self.parts.model.layers:
-            width, dtype = self._projections[layer.attention.index]
-            qkv = torch.empty(len(tensors.tokens), width, dtype=dtype, device=qkv.device)
-            out = qkv.new_empty((len(qkv), layer.attention.heads * layer.attention.value_dim))
-            self.attend(layer.attention, qkv, tensors, out)
-        return Handover(qkv, None), {}
+        count, device = len(tensors.tokens), self.parts.state.device
+        hidden = torch.empty(0, device=device)
+        for layer in _kinds_of_attention(self, 1):
+            width, dtype = self._projections[layer.index]
+            qkv = torch.empty(count, width, dtype=dtype, device=device)
+            self.attend(layer, qkv, tensors, qkv.new_empty((count, layer.heads * layer.value_dim)))
+            hidden = qkv.new_empty((count, self.parts.model.facts.hidden))
+        return Handover(hidden, None), {}
 
     def shared(self, step: Step) -> list[SharedPrefixes | None]:
         if not self.shares or not step.decode_requests:
@@ -200,8 +203,14 @@ class _Rehearsal(TorchExecutor):
 
 def _kinds_of_layers(executor: TorchExecutor, most: int) -> list[Layer]:
     """Return the first layers of each KV group, in order."""
-    kept = {layer for group in executor.parts.groups for layer in sorted(group.fields)[:most]}
+    kept = {one.index for one in _kinds_of_attention(executor, most)}
     return [one for one in executor.parts.model.layers if one.attention.index in kept]
+
+
+def _kinds_of_attention(executor: TorchExecutor, most: int) -> list[AttentionLayer]:
+    """Return what these attend with."""
+    kept = {layer for group in executor.parts.groups for layer in sorted(group.fields)[:most]}
+    return [one for one in executor.parts.model.attentions if one.index in kept]
 
 
 class _FewLayers:

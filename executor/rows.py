@@ -65,6 +65,8 @@ class HostRows:
     def of(cls, step: Step) -> HostRows | None:
         """Return the rows of a step, or None if there are none."""
         counts = (step.rows == Rows.LAST).astype(np.int32)
+        if len(step.pooling):
+            counts[step.pooling > 0] = 0
         if step.drafts.any():
             counts = np.where(step.rows == Rows.DRAFTS, 1 + step.drafts, counts)
         requests = np.flatnonzero(counts).astype(np.int32)
@@ -106,6 +108,12 @@ def picked(handover: Handover, places: torch.Tensor) -> Handover:
     """Return these rows of a hand-over."""
     hidden, residual = handover
     return Handover(hidden[places], None if residual is None else residual[places])
+
+
+def sliced(handover: Handover, first: int, last: int) -> Handover:
+    """Return the rows from `first` up to `last` of a hand-over."""
+    hidden, residual = handover
+    return Handover(hidden[first:last], None if residual is None else residual[first:last])
 
 
 def rows_alone(step: Step, state: DeviceState) -> LogitRows | None:

@@ -61,15 +61,22 @@ class SideBySide:
         self._graphs: dict[int, DecodeGraphs] = {}
         self._pieces: dict[int, LayerGraphs] = {}
 
+    def forget(self) -> None:
+        """Forget recordings that read pages; see `DecodeGraphs.forget`."""
+        for graphs in (*self._graphs.values(), self._executor.graphs):
+            if graphs is not None:
+                graphs.forget()
+
     def fits(self, step: Step) -> bool:
         """Return whether a step has parts, and every backend can attend for them side by side.
 
-        One that reads prompts is run as a whole, which computes the same.
+        One that reads or pools prompts is run as a whole, which computes the same.
         """
         parts = self._executor.parts
         return (
             len(step.nano_batch) > 0
             and not len(step.reads)
+            and not len(step.pooling)
             and parts.speculator is None
             and all(one.prefill.side_by_side and one.decode.side_by_side for one in parts.groups)
         )

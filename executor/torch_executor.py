@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from camshaft.contracts.executor import Executor
+from camshaft.contracts.model import WholeModel
 from camshaft.contracts.quant import StepContext
 
 from .graphs import DecodeGraphs
@@ -16,10 +17,12 @@ from .metadata import Slice, StepTensors, step_tensors
 from .moves import AwaitedLoads, PageMoves
 from .outputs import empty_output, host_logprobs, logprob_tensors, recorded_output
 from .pieces import LayerGraphs
+from .pooling import Pooled, Pooler
 from .prefixes import followed
 from .reads import Reads, read_prompts
 from .rows import LogitRows, picked, rows_alone
 from .side_by_side import SideBySide
+from .sleeping import Sleeping
 from .state import DeviceState
 
 if TYPE_CHECKING:
@@ -70,7 +73,7 @@ class _Flight:
     """A launched step: its logits, later its tokens on their way to the host.
 
     `chosen` are tokens of a recorded choice, one for each request, -1 where there is none; they
-    come back in `landing`. `reads` come with the results.
+    come back in `landing`. `reports` on prompts come with the results.
     """
 
     requests: int
@@ -81,7 +84,7 @@ class _Flight:
     event: Event | None = None
     chosen: torch.Tensor | None = None
     landing: _Landing | None = None
-    reads: Reads | None = None
+    reports: Sequence[Reads | Pooled] = ()
 
 
 class _Landing(NamedTuple):
@@ -107,10 +110,12 @@ class TorchExecutor(Executor):
         self.graphs: DecodeGraphs | None = None
         self.pieces: LayerGraphs | None = None
         self.side_by_side = SideBySide(self)
+        self._sleeping = Sleeping(self)
         self._flights: dict[int, _Flight] = {}
         self._landings: list[_Landing] = []
         self._moves = PageMoves(parts.groups, parts.hardware, ratio=parts.state.ratio)
         self._awaited: AwaitedLoads | None = None
+        self._pooler = Pooler(parts.state.padding + 1, parts.state.device)
         self._sharing = followed(parts.groups, parts.state, parts.speculator)
         self._group_of = {
             layer: index for index, group in enumerate(parts.groups) for layer in group.fields
@@ -155,11 +160,15 @@ class TorchExecutor(Executor):
             handover, hidden = self.forward(tensors)
         state.lengths[tensors.slots] += tensors.lengths
         model, rows, logits = self.parts.model, tensors.rows, None
-        reads = read_prompts(step, handover, model, self.parts.sampler, state.padding)
+        found = (
+            read_prompts(step, handover, model, self.parts.sampler, state.padding),
+            self._pooler.pool(step, handover, model),
+        )
+        reports = [one for one in found if one is not None]
         if rows is not None:
             context = StepContext(tokens=len(rows.tokens))
             logits = model.logits(model.norm(picked(handover, rows.tokens)), context)
-        return _Flight(count, rows, logits, hidden, {}, reads=reads)
+        return _Flight(count, rows, logits, hidden, {}, reports=reports)
 
     def _decode(self, step: Step, graphs: DecodeGraphs) -> _Flight:
         """Replay a recorded decode step, with the choice of tokens if that can be recorded."""
@@ -208,7 +217,7 @@ class TorchExecutor(Executor):
     def by_layer(
         self, tensors: StepTensors, hidden: dict[int, torch.Tensor] | None = None
     ) -> Iterator[Handover | None]:
-        """Run all layers, one at a time; yield the hand-over behind the last.
+        """Run all layers, one at a time if the model has them; yield the last hand-over.
 
         Args:
             tensors: Of a step.
@@ -216,15 +225,22 @@ class TorchExecutor(Executor):
         """
         model, speculator = self.parts.model, self.parts.speculator
         wanted = speculator.hidden_layers if speculator is not None else ()
-        context = StepContext(tokens=len(tensors.tokens))
+        context = StepContext(tokens=len(tensors.tokens), positions=tensors.positions)
+
+        def attended(layer: AttentionLayer, qkv: torch.Tensor) -> torch.Tensor:
+            out = qkv.new_empty((len(qkv), layer.heads * layer.value_dim))
+            self.attend(layer, qkv, tensors, out)
+            return out
+
+        if isinstance(model, WholeModel):
+            yield model.run(tensors.tokens, tensors.positions, attended, context)
+            return
         handover = model.embed(tensors.tokens, context)
         for number, layer in enumerate(model.layers):
             if number:
                 yield None
             qkv, carried = layer.before(handover, context)
-            attended = qkv.new_empty((len(qkv), layer.attention.heads * layer.attention.value_dim))
-            self.attend(layer.attention, qkv, tensors, attended)
-            handover = layer.after(attended, carried, context)
+            handover = layer.after(attended(layer.attention, qkv), carried, context)
             if hidden is not None and layer.attention.index in wanted:
                 total = handover.hidden
                 hidden[layer.attention.index] = (
@@ -276,11 +292,11 @@ class TorchExecutor(Executor):
             flight.chosen = None
             return
         if flight.rows is None or flight.logits is None:
-            if flight.reads is not None:
+            if flight.reports:
                 self._send(flight, {})
             return
         rows = flight.rows.context
-        if masks is None and not rows.drafts.shape[1] and flight.reads is None:
+        if masks is None and not rows.drafts.shape[1] and not flight.reports:
             choice = parts.sampler.recordable(rows.host_slots)
             if choice is not None:  # the recorded form is the shortest also where nothing records
                 chosen = self.choose(choice, flight.logits, rows.slots)
@@ -331,8 +347,8 @@ class TorchExecutor(Executor):
     def _send(self, flight: _Flight, results: dict[str, torch.Tensor]) -> None:
         """Start the copies to the host."""
         hardware = self.parts.hardware
-        if flight.reads is not None:
-            results |= flight.reads.tensors
+        for report in flight.reports:
+            results |= report.tensors
         flight.results = {name: hardware.to_host(tensor) for name, tensor in results.items()}
         flight.event = hardware.event()
         flight.event.record()
@@ -362,8 +378,8 @@ class TorchExecutor(Executor):
             output = empty_output(step, flight.requests, 1)
         else:
             output = self._output(step, flight.requests, flight.rows.requests, host)
-        if flight.reads is not None:
-            flight.reads.tell(host, output)
+        for report in flight.reports:
+            report.tell(host, output)
         return output
 
     @staticmethod
@@ -392,6 +408,24 @@ class TorchExecutor(Executor):
     def moved(self) -> list[Moved]:
         """See `Executor.moved`."""
         return self._moves.moved()
+
+    def logits_of(self, step: int) -> tuple[NDArray[np.int32], torch.Tensor] | None:
+        """Return places [N] of requests in a launched step, and their logits [N, V].
+
+        None where there are none to see: before the head, or once a graph has chosen.
+        """
+        flight = self._flights[step]
+        if flight.rows is None or flight.logits is None:
+            return None
+        return flight.rows.requests, flight.logits
+
+    def sleep(self) -> int:
+        """See `Executor.sleep`."""
+        return self._sleeping.begin()
+
+    def wake(self) -> None:
+        """See `Executor.wake`."""
+        self._sleeping.end()
 
     def close(self) -> None:
         """See `Executor.close`."""

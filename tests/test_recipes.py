@@ -83,6 +83,8 @@ def test_these_recipes_are_shipped() -> None:
         "dynamic",
         "slo",
         "nano_batch",
+        "transformers",
+        "embeddings",
     } <= {path.stem for path in RECIPES}
 
 
@@ -107,6 +109,16 @@ def test_the_toy_runs_with_every_invariant_checked() -> None:
     assert [len(one.token_ids) for one in results.values()] == [5, 5, 5]
     assert engine.parts.debug
     engine.close()
+
+
+def test_a_model_of_the_library_answers() -> None:
+    with LLM(FOLDER / "transformers.yaml") as llm:
+        greedy = SamplingParams(max_tokens=5, temperature=0, ignore_eos=True)
+        (first,), (second,) = (llm.generate("Hello, who are you?", greedy) for _ in range(2))
+        assert (llm.info.model, llm.info.components["model"]) == ("neox", "transformers")
+    assert first.token_ids == second.token_ids
+    assert len(first.token_ids) == 5
+    assert second.usage.cached_tokens == 16
 
 
 @pytest.mark.parametrize("name", ["static", "dynamic", "continuous", "slo", "nano_batch"])

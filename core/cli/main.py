@@ -55,6 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run `engine` and return its exit code."""
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="engine: %(message)s")
     words = list(sys.argv[1:] if argv is None else argv)
+    os.environ.setdefault("GOMP_SPINCOUNT", "1000")  # torch's threads leave cores soon after use
     try:
         return _run(words)
     except CamshaftError as error:

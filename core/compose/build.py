@@ -144,7 +144,12 @@ def _build_model(drawing: Drawing, ops: Ops) -> Model:
 
 
 def _has_graphs(drawing: Drawing) -> bool:
-    return Capability.GRAPHS in drawing.facts.capabilities
+    return drawing.causal and Capability.GRAPHS in drawing.facts.capabilities
+
+
+def _has_step_graphs(drawing: Drawing) -> bool:
+    """Return whether only whole decode steps are worth recording, each when it is first needed."""
+    return drawing.causal and Capability.STEP_GRAPHS in drawing.facts.capabilities
 
 
 def _step_bytes(
@@ -200,10 +205,10 @@ def _torch_executor(drawing: Drawing, memory: MemoryPlan, model: Model, ops: Ops
             poison=recipe.engine.poison,
         )
     )
-    if recipe.engine.graphs and _has_graphs(drawing):
+    if recipe.engine.graphs and (_has_graphs(drawing) or _has_step_graphs(drawing)):
         if DecodeGraphs.allowed(executor):
             executor.graphs = DecodeGraphs(executor, slots, memory.room)
-        if LayerGraphs.allowed(executor):
+        if _has_graphs(drawing) and LayerGraphs.allowed(executor):
             executor.pieces = LayerGraphs(executor, recipe.scheduler.step_tokens)
     return executor
 
@@ -249,7 +254,8 @@ def _engine_parts(
         limits=limits,
         clock=clock,
         page_tokens=memory.page_tokens,
-        room=memory.room,
+        room=_room(drawing, memory),
+        causal=drawing.causal,
         positions=drawing.max_context,
         vocab=drawing.checkpoint.config.vocab,
         eos_ids=frozenset(eos_ids),
@@ -286,6 +292,11 @@ def _cache(drawing: Drawing, memory: MemoryPlan, executor: Executor, clock: Cloc
     return manager
 
 
+def _room(drawing: Drawing, memory: MemoryPlan) -> int:
+    """Return the longest sequence; a text that is computed in one step has to fit into one."""
+    return memory.room if drawing.causal else min(memory.room, drawing.recipe.scheduler.step_tokens)
+
+
 def _identity(drawing: Drawing) -> bytes:
     """Digest what makes pages of two engines incompatible."""
     checkpoint, recipe = drawing.checkpoint, drawing.recipe
@@ -311,7 +322,7 @@ def _info(drawing: Drawing, memory: MemoryPlan, eos_ids: tuple[int, ...]) -> Eng
         model=recipe.model.served_name,
         recipe=recipe.name,
         vocab=drawing.checkpoint.config.vocab,
-        room=memory.room,
+        room=_room(drawing, memory),
         eos_ids=eos_ids,
         page_tokens=memory.page_tokens,
         pool_tokens=memory.pool_tokens,
@@ -321,4 +332,5 @@ def _info(drawing: Drawing, memory: MemoryPlan, eos_ids: tuple[int, ...]) -> Eng
         weight_bytes=memory.weight_bytes,
         cache_bytes=memory.cache_bytes,
         page_bytes=memory.group_page_bytes,
+        generates=drawing.causal,
     )

@@ -51,6 +51,11 @@ class Drawing:
     attention: Sequence[tuple[AttentionBackend, AttentionBackend]]
     max_context: int
 
+    @property
+    def causal(self) -> bool:
+        """Whether a token depends on earlier ones only."""
+        return all(group.spec.causal for group in self.groups)
+
 
 def draw(recipe: Recipe) -> Drawing:
     """Choose and check every part.
@@ -73,8 +78,12 @@ def draw(recipe: Recipe) -> Drawing:
     max_context = _max_context(recipe, checkpoint, faults)
     if family is None:
         raise RecipeError(faults)
+    against = family.conflicts(recipe.quant.use.name, deterministic=recipe.engine.deterministic)
+    faults += [Fault(recipe.origin("model"), f"model: {reason}") for reason in against]
     groups = _groups(recipe, checkpoint, family, max_context)
     faults += _cache_faults(recipe, groups)
+    if not all(group.spec.causal for group in groups):
+        faults += _whole_text_faults(recipe)
     attention = list(_attention(recipe, groups, facts, faults))
     if faults:
         raise RecipeError(dict.fromkeys(faults))
@@ -205,6 +214,21 @@ def _cache_faults(recipe: Recipe, groups: Sequence[GroupPlan]) -> Iterator[Fault
         manager: type[KVManager] = chosen.component.load()
         for reason in manager.supports(recipe.cache.page_tokens, kinds):
             yield Fault(recipe.origin(path), f"cache: '{chosen.name}': {reason}")
+
+
+def _whole_text_faults(recipe: Recipe) -> Iterator[Fault]:
+    """What a model cannot have whose tokens depend on those behind them."""
+    if recipe.cache.prefix:
+        yield Fault(
+            recipe.origin("cache.prefix"),
+            "cache.prefix: texts of this model share no pages, as each token depends on those "
+            "behind it; say `prefix: false`",
+        )
+    if recipe.engine.warm_up in ("kernels", "graphs"):
+        yield Fault(
+            recipe.origin("engine.warm_up"),
+            "engine.warm_up: it runs steps that choose tokens, which this model does not",
+        )
 
 
 def _scheduler_faults(recipe: Recipe) -> Iterator[Fault]:

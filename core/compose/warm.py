@@ -26,6 +26,8 @@ MOST_THREADS = 16
 
 def wanted(drawing: Drawing) -> Literal["off", "kernels", "graphs"]:
     """Return what the recipe wants to have run."""
+    if not drawing.causal:  # what is run to warm up chooses tokens
+        return "off"
     asked = drawing.recipe.engine.warm_up
     if asked != "auto":
         return asked

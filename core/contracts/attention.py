@@ -51,7 +51,8 @@ class AttentionSpec:
         window: Tokens that a query sees, itself included; 0 is all.
         sinks: Layers have a learned logit per head that takes part in the softmax.
         soft_cap: Scores become `cap * tanh(score / cap)`; 0 is off.
-        causal: A query sees no later key.
+        causal: A query sees no later key. Without it a text is computed in one step: `context` is
+            always 0.
         max_context: Longest sequence.
         deterministic: The result for a token must not depend on the rest of the batch.
     """

@@ -93,5 +93,19 @@ class Executor(ABC):
     def drain(self) -> None:  # noqa: B027 - optional
         """Note that results in flight are needed before anything more is launched."""
 
+    def sleep(self) -> int:
+        """Give the memory of all pages back to the device and return its bytes.
+
+        Nothing is in flight. Until `wake` no step follows, and no move. Optional.
+        """
+        return 0
+
+    def wake(self) -> None:  # noqa: B027 - optional
+        """Take that memory again; all pages are zero.
+
+        Raises:
+            DeviceError: It is not free any more; the executor still sleeps.
+        """
+
     def close(self) -> None:  # noqa: B027 - optional
         """Release the device. No other call follows."""

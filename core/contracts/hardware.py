@@ -88,9 +88,12 @@ class HardwareBackend(ABC):
 
     Attributes:
         device: The `torch.device` name that tensors are made on.
+        exact_sizes: Up to so many requests, recorded steps are made for each number: rows that pad
+            a step cost about as much as others.
     """
 
     device: str
+    exact_sizes: int = 0
 
     @abstractmethod
     def facts(self) -> DeviceFacts:
@@ -108,6 +111,10 @@ class HardwareBackend(ABC):
     def memory(self) -> MemoryReport:
         """Return memory as it is now."""
 
+    def notes(self) -> list[str]:
+        """Return what was chosen here, and why, in words: `engine doctor` prints them."""
+        return []
+
     def peak(self) -> int:
         """Return the bytes that tensors took on top of those at the last call, at their most.
 
@@ -122,6 +129,9 @@ class HardwareBackend(ABC):
         Raises:
             DeviceError: It does not fit; says how much is free.
         """
+
+    def trim(self) -> None:  # noqa: B027 - optional
+        """Give memory that is free here, and kept for later, back to the device."""
 
     @abstractmethod
     def copy_pages(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     import torch
 
@@ -80,6 +80,11 @@ class Model(ABC):
     facts: ModelFacts
     layers: Sequence[Layer]
 
+    @property
+    def attentions(self) -> Sequence[AttentionLayer]:
+        """What each layer attends with, in order."""
+        return [layer.attention for layer in self.layers]
+
     @abstractmethod
     def embed(self, tokens: torch.Tensor, step: StepContext) -> Handover:
         """Return the embeddings of int64 ids [T]. Only on the first stage."""
@@ -91,6 +96,40 @@ class Model(ABC):
     @abstractmethod
     def logits(self, hidden: torch.Tensor, step: StepContext) -> torch.Tensor:
         """Return float32 logits [Q, V] of selected rows [Q, C]. Only on the last stage."""
+
+
+class WholeModel(Model):
+    """A model that is not cut into layers: it runs in one call, which calls back to attend.
+
+    For code of others, which attends somewhere inside. Such a model is whole on every device, its
+    steps with prompts are not recorded in pieces, and nano-batches run one after the other.
+    """
+
+    layers = ()
+
+    @property
+    @abstractmethod
+    def attentions(self) -> Sequence[AttentionLayer]:
+        """What each layer attends with, in order."""
+
+    @abstractmethod
+    def run(
+        self,
+        tokens: torch.Tensor,
+        positions: torch.Tensor,
+        attend: Callable[[AttentionLayer, torch.Tensor], torch.Tensor],
+        step: StepContext,
+    ) -> Handover:
+        """Run everything up to what `norm` takes.
+
+        Args:
+            tokens: int64 [T] ids, of many requests side by side. Nothing but `attend` may let one
+                of them depend on another.
+            positions: int64 [T].
+            attend: Takes a layer and its qkv [T, (H + G) * D + G * Dv], and returns what it
+                attended to: [T, H * Dv]. To be called once for each of `attentions`, in order.
+            step: The step.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +166,15 @@ class ModelFamily(ABC):
     @abstractmethod
     def supports(config: ModelConfig) -> list[str]:
         """Return every reason why a model with this configuration cannot be built, in words."""
+
+    def conflicts(self, quantizer: str, *, deterministic: bool) -> list[str]:
+        """Return why its models cannot have their linears from a quantizer, or be deterministic.
+
+        Args:
+            quantizer: Name of the component.
+            deterministic: See `AttentionSpec`.
+        """
+        return []
 
     @abstractmethod
     def groups(self, config: ModelConfig, page_tokens: int, dtype: str) -> Sequence[GroupPlan]:

@@ -68,11 +68,14 @@ class StepContext:
         tokens: T.
         adapters: int32 [T] adapter of each token, or None when all are 0.
         capture: The step is being recorded.
+        positions: int64 [T] of each token, for models that embed them; None where a part of a model
+            runs by itself, and in recordings.
     """
 
     tokens: int
     adapters: torch.Tensor | None = None
     capture: bool = False
+    positions: torch.Tensor | None = None
 
 
 class LinearMethod(ABC):
@@ -117,6 +120,10 @@ class LinearMethod(ABC):
     @abstractmethod
     def apply(self, x: torch.Tensor, step: StepContext) -> torch.Tensor:
         """Return x [T, K] times the transposed weight plus bias: [T, N], in x's dtype."""
+
+    def apply_wide(self, x: torch.Tensor, step: StepContext) -> torch.Tensor:
+        """Return the same in float32, by default from `apply`; for logits, which would tie."""
+        return self.apply(x, step).float()
 
     def dense(self) -> tuple[torch.Tensor, torch.Tensor | None] | None:
         """Return the weight [N, K] and the bias, if `Ops.linear` with them may replace `apply`.

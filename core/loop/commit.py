@@ -58,6 +58,7 @@ class Committer:
         *,
         page_tokens: int,
         wants_fresh: bool,
+        causal: bool = True,
     ) -> None:
         self.view = view
         self.cache = cache
@@ -70,6 +71,7 @@ class Committer:
         self.page_tokens = page_tokens
         self.grain = granted_at_once(page_tokens)
         self.wants_fresh = wants_fresh
+        self.causal = causal
         self.newest_step = 0
         self.transfers: dict[int, RequestState] = {}
         self._dropped: set[int] = set()
@@ -183,8 +185,9 @@ class Committer:
     def _place(self, item: Item, batch: Batch) -> None:
         state, tokens, drafts, rows = item
         assert isinstance(state, RequestState)
-        if not state.ready or state.uid in self._dropped:
-            return  # preempted or refused by an earlier part of this plan
+        waits = not self.causal and tokens < state.pending  # for a step that takes all of its text
+        if not state.ready or state.uid in self._dropped or waits:
+            return  # the first two: preempted or refused by an earlier part of this plan
         if state.status is _WAITING:
             delta = self._admit(state, item, batch)
             tokens = min(tokens, state.pending)  # a prefix hit may have left fewer
@@ -248,6 +251,8 @@ class Committer:
         state.opened = len(state.tokens)
         self.declarer.plan_next(state)
         state.granted = need
+        if state.queued_s is None:
+            state.queued_s = self.view.now - state.arrival
         if state.cached_tokens < 0:
             reused = min(hit.ready, state.prompt_tokens) - state.module_misses
             state.cached_tokens = max(0, reused)

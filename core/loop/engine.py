@@ -32,6 +32,9 @@ _MOVES_S = 0.002
 _TRANSFERS_S = 1.0
 """How often it looks after transfers; a cache tells by `CacheSpec.post` when one has ended."""
 
+_NO_SPACE = "no space could be made for this request; give the cache more memory"
+_NOT_WHOLE = "no step took all of this text; give the scheduler `chunk_tokens: off`, or more memory"
+
 if TYPE_CHECKING:
     from ..contracts.cache import PoolUsage
     from ..contracts.scheduler import Plan
@@ -64,6 +67,7 @@ class Engine:
             self.declarer,
             page_tokens=parts.page_tokens,
             wants_fresh=parts.executor.wants_fresh,
+            causal=parts.causal,
         )
         self.settler = Settler(parts.cache, self.table, self.stops, self.stats, self.declarer)
         self.mover = Mover(parts.cache, parts.executor) if parts.cache.has_tiers else None
@@ -125,7 +129,13 @@ class Engine:
             RequestError: Names the field.
         """
         parts = self.parts
-        check_request(request, vocab=parts.vocab, room=parts.room, open_ids=self.states)
+        check_request(
+            request,
+            vocab=parts.vocab,
+            room=parts.room,
+            open_ids=self.states,
+            causal=parts.causal,
+        )
         check_modules(request, parts.page_tokens, parts.positions or parts.room, parts.cache)
 
     def abort(self, request_id: str, finish: FinishReason = "abort", returned: int = 0) -> None:
@@ -373,7 +383,7 @@ class Engine:
             state = planned[0]
             assert isinstance(state, RequestState)
             self._stuck = 0
-            message = "no space could be made for this request; give the cache more memory"
+            message = _NO_SPACE if self.parts.causal else _NOT_WHOLE
             self._finish(state, RequestOutput(id=state.request.id, finish="error", message=message))
 
     def fail_all(self, message: str) -> list[RequestOutput]:
@@ -395,6 +405,19 @@ class Engine:
         pages = self.parts.cache.clear(tiers=tiers)
         self._note_cache()
         return pages
+
+    def sleep(self) -> int:
+        """Forget the cache and give the memory of its pages back; return its bytes.
+
+        Call it only without work (`has_work`), and `wake` before the next request. Tiers keep what
+        they have.
+        """
+        self.reset_cache(tiers=False)
+        return self.parts.executor.sleep()
+
+    def wake(self) -> None:
+        """Take the memory again; see `Executor.wake`."""
+        self.parts.executor.wake()
 
     def _note_cache(self) -> None:
         """Count what the cache did since the last call, and tell of it."""

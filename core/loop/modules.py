@@ -56,6 +56,9 @@ def check_modules(request: Request, page_tokens: int, positions: int, cache: KVM
     if request.params.prompt_logprobs is not None:
         text = "there are no logprobs of a prompt with modules, which are computed apart from it"
         raise RequestError(text, param="prompt_logprobs", code="unsupported")
+    if request.params.pooling in ("mean", "cls"):
+        text = "modules are computed apart from the prompt, of whose tokens the vector is made"
+        raise RequestError(text, param="pooling", code="unsupported")
     behind = _end(request, page_tokens)
     own = len(request.prompt_ids) - sum(len(one.ids) for one in request.modules)
     if not own:

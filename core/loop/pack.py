@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..request import SamplingParams
+from ..request import POOLINGS, SamplingParams
 from ..step import FROM_DEVICE, FROM_DRAFTS, Admissions, Ragged, Step, float32, int32
 from .batch import Batch
 from .columns import Columns
@@ -32,6 +32,7 @@ def pack_step(batch: Batch) -> Step:
         rows=int32(columns.rows),
         tokens=_tokens(columns, starts),
         nano_batch=batch.nano_batch,
+        pooling=_pooling(columns),
         admissions=admissions(batch.admitted),
     )
     if batch.writes:
@@ -66,6 +67,8 @@ def _reads(columns: Columns, starts: Int32) -> list[tuple[int, int, int]]:
     reads: list[tuple[int, int, int]] = []
     for row in (~columns.on_device).nonzero()[0].tolist():
         state, first = columns.states[row], columns.start.item(row)
+        if state.request.params.prompt_logprobs is None:
+            continue
         begin, last = max(first, state.unread), state.prompt_tokens - 1
         end = min(columns.written.item(row), last)
         if begin < end:
@@ -74,6 +77,13 @@ def _reads(columns: Columns, starts: Int32) -> list[tuple[int, int, int]]:
             reads += [(at + place, token, top) for place, token in enumerate(tokens, begin)]
             state.unread = end if end < last else maxsize
     return reads
+
+
+def _pooling(columns: Columns) -> Int32:
+    pooling = np.zeros(len(columns), dtype=np.int32)
+    for row in (~columns.on_device).nonzero()[0].tolist():
+        pooling[row] = POOLINGS.index(columns.states[row].request.params.pooling)
+    return pooling if pooling.any() else pooling[:0]
 
 
 _NOBODY = Admissions()  # making one takes as long as packing the rest of a small step

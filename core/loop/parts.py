@@ -33,6 +33,8 @@ class EngineParts:
         observers: Told what happens.
         debug: Check every invariant after every step.
         positions: Of the model, of which modules may leave some out; 0 is `room`.
+        causal: Whether a token depends on earlier ones only. If not, a text is computed in one
+            step, and nothing is generated.
         entropy: Seeds requests that bring no seed; None draws from the system.
     """
 
@@ -50,4 +52,5 @@ class EngineParts:
     observers: list[Observer] = field(default_factory=list)
     debug: bool = False
     positions: int = 0
+    causal: bool = True
     entropy: int | None = None

@@ -12,7 +12,7 @@ from .state import RequestState, Status
 
 if TYPE_CHECKING:
     from ..contracts.cache import KVManager
-    from ..step import LogprobRows, StepOutput
+    from ..step import LogprobRows, PooledRows, StepOutput
     from .batch import Batch
     from .columns import Bool, Columns
     from .declare import Declarer
@@ -74,8 +74,18 @@ class Settler:
                 published.prompt_logprobs = reads[row]
             if published is not None:
                 (ended if published.finish else outputs).append(published)
+        if output.pooled is not None:
+            self._embed(columns, output.pooled, ended)
         self._commit(columns, here & output.finite, batch.step)
         return Settled(outputs, ended)
+
+    def _embed(self, columns: Columns, pooled: PooledRows, ended: list[RequestOutput]) -> None:
+        """Give requests that ended with a vector that, in place of a token."""
+        rows = {columns.states[row].request.id: at for at, row in enumerate(pooled.row.tolist())}
+        for one in ended:
+            if one.id in rows and one.token_ids:
+                one.token_ids, one.embedding = [], pooled.values[rows[one.id]].tolist()
+                self.stats.output_tokens -= 1
 
     def _is_plain(self, columns: Columns, output: StepOutput) -> Bool:
         """Return which requests [B] just got one more token, and neither end nor begin with it.
@@ -189,6 +199,7 @@ def _output(
         finish=state.finish,
         stop_id=stop_id,
         cached_tokens=max(0, state.cached_tokens),
+        queued_s=state.queued_s,
         message=message,
     )
 

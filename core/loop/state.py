@@ -13,7 +13,7 @@ from . import table
 from .modules import runs_of
 
 if TYPE_CHECKING:
-    from ..request import FinishReason, Request
+    from ..request import FinishReason, Request, SamplingParams
 
 
 class Status(Enum):
@@ -69,7 +69,8 @@ class RequestState:
         due: Written tokens at which the cache is told more.
         opened: Tokens that were known when it got its slot.
         unread: Prompt tokens that are computed and whose logits, too, are launched, where their
-            logprobs are wanted: the cache may serve no more than these. Endless where they are not.
+            logprobs are wanted: the cache may serve no more than these. Endless where they are not,
+            and 0 where all of them make a vector.
     """
 
     computed = _Count(table.COMPUTED)
@@ -103,6 +104,7 @@ class RequestState:
         "prefix",
         "priority",
         "prompt_tokens",
+        "queued_s",
         "request",
         "row",
         "seed",
@@ -157,15 +159,15 @@ class RequestState:
         self.module_misses = self.module_rounds = self.modules_due = 0
         if self.offset:
             room = min(room, positions - self.offset)
-        self.max_tokens = min(request.params.max_tokens, room - self.prompt_tokens)
-        self.prefix.most_tokens = self.prompt_tokens + self.max_tokens
+        self.max_tokens = min(request.params.max_tokens, max(1, room - self.prompt_tokens))
+        self.prefix.most_tokens = min(room, self.prompt_tokens + self.max_tokens)
         self.row = np.zeros(table.WIDTH, dtype=np.int64)
         self.row[table.UID] = uid
         self.known = self.prompt_tokens
         self.last_known = self.prompt_tokens + self.max_tokens - 1
         self.left = self.max_tokens
         self.needs_host = int(request.needs_host_tokens)
-        self.unread = maxsize if request.params.prompt_logprobs is None else 0
+        self.unread = 0 if _is_read(request.params) else maxsize
         self.is_module = False
         self.slot = -1
         self.admission = 0
@@ -176,6 +178,7 @@ class RequestState:
         self.transfer = 0  # ticket of what a tier is bringing for it, or 0
         self.finish: FinishReason | None = None
         self.first_token_s: float | None = None
+        self.queued_s: float | None = None
         self.recount()
 
     @property
@@ -207,3 +210,8 @@ class RequestState:
         self.slot = -1
         self.on_device = 0
         self.recount()
+
+
+def _is_read(params: SamplingParams) -> bool:
+    """Return whether every token of the prompt has to be computed for this request."""
+    return params.prompt_logprobs is not None or params.pooling in ("mean", "cls")

@@ -26,8 +26,8 @@ class ModelSection(Section):
     """The model component; `auto` takes the one that says it runs this architecture."""
     source: str | None = None
     """A folder with config.json, a .gguf file, `package:NAME` for files of an installed
-    distribution, or `config:PATH` for the shape alone, with random weights. Paths are relative to
-    the recipe."""
+    distribution, `hf:ORG/NAME` or `hf:ORG/NAME@REVISION` for a model of the Hugging Face hub, or
+    `config:PATH` for the shape alone, with random weights. Paths are relative to the recipe."""
     config: dict[str, Any] | None = None
     """The shape of a model with random weights, as config.json would state it."""
     dtype: Literal["float32", "bfloat16", "float16"] = "bfloat16"

@@ -203,7 +203,13 @@ class Scene:
     def expected(self) -> list[torch.Tensor]:
         """Return the dense answer in float64."""
         return [
-            dense(self.queries[index], *self.stored(index), before, self.layer)
+            dense(
+                self.queries[index],
+                *self.stored(index),
+                before,
+                self.layer,
+                causal=self.spec.causal,
+            )
             for index, (before, _) in enumerate(self.sequences)
         ]
 
@@ -245,7 +251,13 @@ def layer_of(spec: AttentionSpec, generator: torch.Generator) -> AttentionLayer:
 
 
 def dense(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, before: int, layer: AttentionLayer
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    before: int,
+    layer: AttentionLayer,
+    *,
+    causal: bool = True,
 ) -> torch.Tensor:
     """Attend without pages, in float64: q [n, H, D] at positions `before` and on."""
     repeat = layer.heads // layer.kv_heads
@@ -256,7 +268,7 @@ def dense(
         scores = layer.soft_cap * torch.tanh(scores / layer.soft_cap)
     place = torch.arange(k.shape[0], device=q.device)
     query = torch.arange(before, before + q.shape[0], device=q.device)[:, None]
-    hidden = place > query
+    hidden = place > query if causal else torch.zeros_like(place > query)
     if layer.window:
         hidden |= place <= query - layer.window
     scores = scores.masked_fill(hidden, float("-inf"))
@@ -372,6 +384,10 @@ class AttentionContract:
         """Token i sees keys i - window + 1 to i."""
         scene = self.scene([(9, 1), (5, 6), (0, 12)], window=window)
         self.check(scene)
+
+    def test_without_causality_a_token_sees_all_of_its_text(self) -> None:
+        """Also what is behind it; a text then comes in one step."""
+        self.check(self.scene([(0, 1), (0, 7), (0, 1), (0, 16)], causal=False))
 
     def test_sinks_take_their_share(self) -> None:
         """A learned logit per head takes part in the softmax and has no value."""

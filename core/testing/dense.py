@@ -25,26 +25,41 @@ def dense_logits(model: Model, ops: Ops, tokens: Sequence[int]) -> torch.Tensor:
         ops: The operations table.
         tokens: Ids of the sequence.
     """
-    step = StepContext(tokens=len(tokens))
+    return model.logits(dense_states(model, ops, tokens), StepContext(tokens=len(tokens)))
+
+
+@torch.inference_mode()
+def dense_states(
+    model: Model, ops: Ops, tokens: Sequence[int], *, causal: bool = True
+) -> torch.Tensor:
+    """Return the hidden states [T, C] that the head would read; as `dense_logits`."""
+    count = len(tokens)
+    step = StepContext(tokens=count, positions=torch.arange(count))
     handover = model.embed(torch.tensor(tokens), step)
-    handover = run_layers(model.layers, ops, handover)
-    return model.logits(model.norm(handover), step)
+    return model.norm(run_layers(model.layers, ops, handover, causal=causal))
 
 
-def run_layers(layers: Sequence[Layer], ops: Ops, handover: Handover) -> Handover:
+def run_layers(
+    layers: Sequence[Layer], ops: Ops, handover: Handover, *, causal: bool = True
+) -> Handover:
     """Run a range of layers over one sequence from its start."""
     count = len(handover.hidden)
     step, positions = StepContext(tokens=count), torch.arange(count)
     for layer in layers:
         qkv, carried = layer.before(handover, step)
         q, k, v = ops.rope_qk_norm(qkv, positions, layer.attention)
-        attended = dense_attention(layer.attention, q, k, v).to(qkv.dtype)
+        attended = dense_attention(layer.attention, q, k, v, causal=causal).to(qkv.dtype)
         handover = layer.after(attended, carried, step)
     return handover
 
 
 def dense_attention(
-    layer: AttentionLayer, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
+    layer: AttentionLayer,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    *,
+    causal: bool = True,
 ) -> torch.Tensor:
     """Attend over one sequence.
 
@@ -53,6 +68,7 @@ def dense_attention(
         q: [T, H, D], rotated.
         k: [T, G, D], rotated.
         v: [T, G, Dv].
+        causal: See `AttentionSpec`.
 
     Returns:
         float32 [T, H * Dv].
@@ -65,7 +81,7 @@ def dense_attention(
         scores = layer.soft_cap * torch.tanh(scores / layer.soft_cap)
     place = torch.arange(len(q))
     distance = place[:, None] - place[None, :]
-    hidden = distance < 0
+    hidden = (distance < 0) & causal
     if layer.window:
         hidden |= distance >= layer.window
     scores = scores.masked_fill(hidden, float("-inf"))

@@ -164,6 +164,7 @@ def collect(outputs: list[RequestOutput], into: dict[str, RequestOutput]) -> Non
         known.token_ids = known.token_ids + one.token_ids
         known.logprobs = known.logprobs + one.logprobs
         known.prompt_logprobs = known.prompt_logprobs + one.prompt_logprobs
+        known.embedding = one.embedding
         assert known.finish is None, f"{one.id} got an output after its end"
         known.finish = one.finish
         known.stop_id = one.stop_id

@@ -10,6 +10,7 @@ import pytest
 from ..contracts.executor import Executor
 from ..contracts.moves import Moved, PageMove
 from ..contracts.scheduler import Rows
+from ..request import POOLINGS
 from .steps import StepDriver, row_masks
 
 if TYPE_CHECKING:
@@ -134,6 +135,20 @@ class ExecutorContract:
         state = drive.open(PROMPT, 0, range(1, 7))
         drive.launch((state, len(PROMPT)))
         drive.executor.close()
+
+    def test_who_slept_answers_as_before(self) -> None:
+        """Pages have memory again, whatever was recorded before; to sleep twice is to sleep."""
+        drive = self.drive()
+        state = drive.open(PROMPT, 0, range(1, 7))
+        drive.launch((state, len(PROMPT)))
+        drive.decode(state, 3)
+        freed = drive.executor.sleep()
+        assert freed >= 0
+        assert drive.executor.sleep() == 0
+        drive.executor.wake()
+        again = drive.open(PROMPT, 1, range(7, 13))
+        drive.launch((again, len(PROMPT)))
+        assert drive.decode(again, 3) == self.alone()
 
     @pytest.mark.parametrize("chunk", [1, 3, 4, 9])
     def test_a_prompt_may_come_in_chunks(self, chunk: int) -> None:
@@ -364,6 +379,32 @@ class ComputingExecutorContract(ExecutorContract):
         assert sizes == [3, 1, len(PROMPT) - 5]
         for found, expected in zip(chunks, whole, strict=True):
             assert found == pytest.approx(expected, abs=1e-4)
+
+    def test_vectors_of_prompts_are_the_same_in_chunks(self) -> None:
+        """Of each pooling, beside one who gets a token as ever."""
+        whole, chunks = (self._vectors(one) for one in ([len(PROMPT)], [3, 1, len(PROMPT) - 4]))
+        assert list(whole) == list(POOLINGS[1:])
+        assert len({tuple(one) for one in whole.values()}) == len(whole)
+        for kind, vector in whole.items():
+            assert chunks[kind] == pytest.approx(vector, abs=1e-5), kind
+
+    def _vectors(self, chunks: list[int]) -> dict[str, list[float]]:
+        """Return the vector of a prompt by its pooling."""
+        drive = self.drive()
+        pages = iter(range(1, 25))
+        states = {
+            kind: drive.open(PROMPT, slot, [next(pages) for _ in range(6)], pooling=kind)
+            for slot, kind in enumerate(POOLINGS)
+        }
+        steps = [drive.launch(*((state, tokens) for state in states.values())) for tokens in chunks]
+        drive.finish()
+        output, order = drive.outputs[steps[-1]], drive.order[steps[-1]]
+        assert output.counts.tolist() == [1] * len(states)
+        assert states["none"].tokens[len(PROMPT) :] == self.alone(outputs=1)
+        assert output.pooled is not None
+        found = zip(output.pooled.row.tolist(), output.pooled.values.tolist(), strict=True)
+        by_uid = {order[row].uid: values for row, values in found}
+        return {kind: by_uid[state.uid] for kind, state in states.items() if state.uid in by_uid}
 
     def _reads(self, chunks: list[int]) -> tuple[list[tuple[int, float, int]], list[int]]:
         """Return (place, logprob, rank) of each token beside a request that asks for none."""

@@ -18,7 +18,7 @@ from ..contracts.model import Model, ModelFamily, ModelParts
 from ..contracts.quant import StepContext
 from ..errors import CheckpointError
 from ..ops import OpsTable
-from .dense import dense_logits, run_layers
+from .dense import dense_logits, dense_states, run_layers
 from .quantizer import RowByRow
 from .tensors import stored_tensor
 
@@ -36,9 +36,12 @@ class ModelFamilyContract:
 
     Attributes:
         layouts: File layouts that the family reads.
+        causal: Whether its models generate. Without that hidden states are compared in place of
+            logits, and tokens see all others.
     """
 
     layouts: Sequence[Literal["hf", "gguf"]] = ("hf",)
+    causal: bool = True
 
     def make(self) -> ModelFamily:
         """Return the family under test."""
@@ -83,61 +86,65 @@ class ModelFamilyContract:
     def test_logits_are_float32_of_the_right_shape_and_depend_on_the_tokens(self) -> None:
         """Also with random weights, whose outputs tests compare: they must not be all alike."""
         for config in self.configs():
-            logits = run(self.built(config))
-            assert logits.shape == (len(TOKENS), config.vocab)
+            logits = self.run(self.built(config))
+            assert logits.shape == (len(TOKENS), config.vocab if self.causal else config.hidden)
             assert logits.dtype == torch.float32
             assert logits.isfinite().all()
             assert len(set(logits.argmax(dim=-1).tolist())) > 2
-            changed = run(self.built(config), (TOKENS[0] + 1, *TOKENS[1:]))
+            changed = self.run(self.built(config), (TOKENS[0] + 1, *TOKENS[1:]))
             assert not torch.equal(changed[0], logits[0])
             assert not torch.equal(changed[4], logits[4])
 
     def test_a_later_token_changes_no_earlier_row(self) -> None:
         """Whatever a layer does outside attention, it does to each token alone."""
+        if not self.causal:
+            pytest.skip("its tokens see later ones")
         for config in self.configs():
             model = self.built(config)
-            whole, part = run(model), run(model, TOKENS[:5])
+            whole, part = self.run(model), self.run(model, TOKENS[:5])
             torch.testing.assert_close(whole[:5], part, rtol=1e-5, atol=1e-5)
 
     def test_deterministic_layers_work_row_by_row(self) -> None:
         """To the bit: every call gives a token the same as the same call on that token alone."""
         for config in self.configs():
             model, count = self.built(config), len(TOKENS)
-            alone, together = StepContext(1), StepContext(count)
+            together = StepContext(count, positions=torch.arange(count))
             with torch.inference_mode():
                 layer, tokens = model.layers[0], torch.tensor(TOKENS)
                 qkv, carried = layer.before(model.embed(tokens, together), together)
                 width = layer.attention.heads * layer.attention.value_dim
                 attended = torch.randn(count, width, generator=torch.Generator().manual_seed(1))
                 hidden = model.norm(layer.after(attended, carried, together))
-                logits = model.logits(hidden, together)
+                logits = model.logits(hidden, together) if self.causal else hidden
                 for row in (0, 3, count - 1):
+                    alone = StepContext(1, positions=torch.tensor([row]))
                     one, rest = layer.before(model.embed(tokens[row : row + 1], alone), alone)
                     assert torch.equal(one[0], qkv[row])
                     last = model.norm(layer.after(attended[row : row + 1], rest, alone))
                     assert torch.equal(last[0], hidden[row])
-                    assert torch.equal(model.logits(last, alone)[0], logits[row])
+                    last = model.logits(last, alone) if self.causal else last
+                    assert torch.equal(last[0], logits[row])
 
     def test_a_model_keeps_nothing_of_a_step(self) -> None:
         """The same tokens twice, with others between, give the same bits."""
         for config in self.configs():
             model = self.built(config)
-            first = run(model)
-            run(model, TOKENS[:3])
-            assert torch.equal(run(model), first)
+            first = self.run(model)
+            self.run(model, TOKENS[:3])
+            assert torch.equal(self.run(model), first)
 
     def test_random_weights_follow_the_seed(self) -> None:
         """Every process of an engine draws the same ones."""
         for config in self.configs():
-            first, again = run(self.built(config, seed=7)), run(self.built(config, seed=7))
+            first, again = (self.run(self.built(config, seed=7)) for _ in range(2))
             assert torch.equal(first, again)
-            assert not torch.equal(first, run(self.built(config, seed=8)))
+            assert not torch.equal(first, self.run(self.built(config, seed=8)))
 
     def test_any_range_of_layers_builds_and_hands_over(self) -> None:
         """Stages of a pipeline together are the whole, also with weights drawn at random."""
         for config in self.configs():
             checkpoint = random_weights(config, 3)
-            whole = run(self.built(config, checkpoint))
+            whole = self.run(self.built(config, checkpoint))
             for cut in range(1, config.layers):
                 first, second = (
                     self.make().build(checkpoint, model_parts(config, layers=span))
@@ -146,12 +153,13 @@ class ModelFamilyContract:
                 assert [one.attention.index for one in second.layers] == [
                     *range(cut, config.layers)
                 ]
-                step = StepContext(len(TOKENS))
+                step = StepContext(len(TOKENS), positions=torch.arange(len(TOKENS)))
                 with torch.inference_mode():
                     handover = first.embed(torch.tensor(TOKENS), step)
-                    handover = run_layers(first.layers, OPS, handover)
-                    handover = run_layers(second.layers, OPS, handover)
-                    logits = second.logits(second.norm(handover), step)
+                    for stage in (first, second):
+                        handover = run_layers(stage.layers, OPS, handover, causal=self.causal)
+                    logits = second.norm(handover)
+                    logits = second.logits(logits, step) if self.causal else logits
                 assert torch.equal(logits, whole)
 
     def test_facts_are_those_of_the_configuration(self) -> None:
@@ -160,7 +168,8 @@ class ModelFamilyContract:
             facts = self.built(config).facts
             assert (facts.layers, facts.hidden) == (config.layers, config.hidden)
             assert (facts.vocab, facts.max_context) == (config.vocab, 64)
-            at_least = config.vocab * config.hidden + config.layers * config.hidden**2
+            at_least = config.layers * config.hidden**2
+            at_least += config.vocab * config.hidden if self.causal else 0
             assert facts.parameters > at_least
             assert facts.weight_bytes > 4 * at_least
 
@@ -177,11 +186,11 @@ class ModelFamilyContract:
         """A weight that is read and not used would leave the logits alone."""
         for config, layout in self.cases():
             checkpoint = self.invent(config, layout)
-            before = run(self.built(config, checkpoint))
+            before = self.run(self.built(config, checkpoint))
             assert checkpoint.tensors is not None
             for name in checkpoint.tensors:
                 other = replace(checkpoint, tensors=_changed(checkpoint.tensors, name))
-                assert not torch.equal(run(self.built(config, other)), before), name
+                assert not torch.equal(self.run(self.built(config, other)), before), name
 
     def test_a_missing_tensor_is_an_error_that_names_it(self) -> None:
         """Never random or empty weights: case QNT-02."""
@@ -223,6 +232,12 @@ class ModelFamilyContract:
             assert len(texts) == 1
             assert "alien.a" in texts[0]
             assert "alien.b" in texts[0]
+
+    def run(self, model: Model, tokens: Sequence[int] = TOKENS) -> torch.Tensor:
+        """Return the logits of a sequence, or hidden states of a model without."""
+        if self.causal:
+            return run(model, tokens)
+        return dense_states(model, OPS, tokens, causal=False)
 
     def cases(self) -> list[tuple[ModelConfig, Literal["hf", "gguf"]]]:
         """Return every configuration with every layout."""

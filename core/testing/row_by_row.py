@@ -46,7 +46,7 @@ class Slot:
 
 def unpack(admissions: Admissions, place: int) -> Slot:
     """Return one request of the admissions."""
-    low, high = admissions.seeds[place].astype(np.int64)
+    low, high = (one % 2**32 for one in admissions.seeds[place].tolist())
     packed, words = admissions.bad_words[place].tolist(), []
     while packed:
         words.append(packed[1 : 1 + packed[0]])
@@ -54,7 +54,7 @@ def unpack(admissions: Admissions, place: int) -> Slot:
     names = ("produced", "top_k", "min_tokens", "logprobs", "temperature", "top_p", "min_p")
     penalties = ("presence", "frequency", "repetition")
     return Slot(
-        seed=int(low % 2**32 + high % 2**32 * 2**32),
+        seed=low + high * 2**32,
         bias=dict(
             zip(
                 admissions.bias_ids[place].tolist(),

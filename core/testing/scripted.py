@@ -105,7 +105,10 @@ class _Queues:
 
 
 class ScriptedEngine:
-    """Gives each running request one id of its script in every step."""
+    """Gives each running request one id of its script in every step, or at once a vector.
+
+    That has the number of tokens, the first id and the last.
+    """
 
     def __init__(self, script: Script = letters, traits: Traits | None = None) -> None:
         self.traits = traits or Traits()
@@ -179,6 +182,14 @@ class ScriptedEngine:
         self._cached.clear()
         return dropped
 
+    def sleep(self) -> int:
+        """Forget every prefix, and say what its pages would be."""
+        self.reset_cache()
+        return self.traits.pages * self.traits.info.page_bytes[0]
+
+    def wake(self) -> None:
+        """Do nothing: it has no pages."""
+
     def fail_all(self, message: str) -> list[RequestOutput]:
         """End every request with an error."""
         for one in [*self.view.running.values(), *self.view.waiting]:
@@ -204,6 +215,11 @@ class ScriptedEngine:
         self.stats.cached_tokens += one.cached_tokens
 
     def _advance(self, one: _Running) -> None:
+        if one.request.params.pooling != "none":
+            ids = one.request.prompt_ids
+            vector = [float(len(ids)), float(ids[0]), float(ids[-1])]
+            self._finish(one, RequestOutput(id=one.request.id, embedding=vector, finish="length"))
+            return
         try:
             token = next(one.ids)
         except ScriptError as error:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 LayerType = Literal["full", "sliding"]
 RopeKind = Literal["default", "linear", "dynamic", "yarn", "longrope", "llama3", "divisors"]
@@ -68,7 +71,8 @@ class ModelConfig:
 
     Attributes:
         architecture: Hugging Face's `model_type`: `llama`, `mistral`, `qwen2`, `qwen3`; `decoder`
-            is a model without a name of its own that sets every field itself.
+            is a model without a name of its own that sets every field itself. Of others, which
+            the transformers library knows, only sizes and special ids stand here.
         hidden: Width of the residual stream.
         intermediate: Width of the feed-forward layer.
         layers: Number of layers.
@@ -96,6 +100,8 @@ class ModelConfig:
         bos_id: Id that starts a text, or None.
         pad_id: Id for padding, or None.
         generation: Recommended sampling.
+        stated: What `config.json` holds, for families that read it themselves; None where the
+            model has none.
     """
 
     architecture: str
@@ -125,6 +131,7 @@ class ModelConfig:
     bos_id: int | None = None
     pad_id: int | None = None
     generation: GenerationDefaults = field(default_factory=GenerationDefaults)
+    stated: Mapping[str, Any] | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         if not self.layer_types:

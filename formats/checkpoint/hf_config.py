@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any, Literal
 from camshaft.errors import CheckpointError, did_you_mean
 
 from .config import GenerationDefaults, LayerType, ModelConfig
+from .encoder_config import ENCODERS, read_encoder_config
 from .fields import Fields
 from .hf_rope import read_rope
+from .library_config import read_library_config
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -95,21 +97,31 @@ def read_hf_config(
     """
     fields = Fields(config, where)
     name = fields.text("model_type")
-    if name != GENERIC and name not in ARCHITECTURES:
-        known = (*ARCHITECTURES, GENERIC)
-        raise CheckpointError(
-            f"{where}: model_type '{name}' is not supported{did_you_mean(name, known)}; "
-            f"{', '.join(known)} are."
-        )
     if config.get("quantization_config") is not None:
         raise fields.fault("quantization_config", "is not supported: the weights must be plain")
-    model = _common(name, fields)
-    model = _generic(model, fields) if name == GENERIC else _named(model, fields)
+    model = replace(_read(name, fields), stated=config)
     if generation is not None:
         model = _with_generation(model, Fields(generation, generation_where))
     faults = model.faults()
     if faults:
         raise CheckpointError("\n".join(f"{where}: {fault}" for fault in faults))
+    return model
+
+
+def _read(name: str, fields: Fields) -> ModelConfig:
+    if name == GENERIC:
+        return _generic(_common(name, fields), fields)
+    if name in ENCODERS:
+        return read_encoder_config(name, fields)
+    if name in ARCHITECTURES:
+        return _named(_common(name, fields), fields)
+    model = read_library_config(name, fields)
+    if model is None:
+        known = (*ARCHITECTURES, GENERIC)
+        raise CheckpointError(
+            f"{fields.where}: model_type '{name}' is not supported{did_you_mean(name, known)}; "
+            f"{', '.join(known)} are, and those that an installed transformers knows."
+        )
     return model
 
 

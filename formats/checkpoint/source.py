@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -14,6 +15,7 @@ from camshaft.errors import CheckpointError, did_you_mean
 from .gguf import GGUFFile
 from .gguf_config import read_gguf_config
 from .hf_config import read_hf_config
+from .hub import find_on_hub
 from .packages import find_in_package
 from .safetensors import read_folder
 
@@ -24,6 +26,9 @@ if TYPE_CHECKING:
     from .tensor import CheckpointTensor
 
 _log = logging.getLogger(__name__)
+
+_COUNTED = re.compile(r"(.*\.)?position_ids")
+"""Tensors of older files that hold 0, 1, 2 and so on, as integers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +128,7 @@ def open_checkpoint(source: str, *, seed: int = 0) -> Checkpoint:
     Args:
         source: A folder with `config.json` and safetensors files; a `.gguf` file; `package:NAME`
             for one of these in an installed distribution, which is not imported;
+            `hf:ORG/NAME[@REVISION]` for a folder of the Hugging Face hub, fetched if not here yet;
             `config:PATH` (a `config.json` or its folder) for random weights.
         seed: Of random weights.
 
@@ -130,16 +136,12 @@ def open_checkpoint(source: str, *, seed: int = 0) -> Checkpoint:
         CheckpointError: Nothing is there, or it is damaged or not supported.
     """
     scheme, _, rest = source.partition(":")
-    if scheme == "hf":
-        raise CheckpointError(
-            f"{source}: fetching from the Hugging Face hub is not supported yet. Fetch the model "
-            "by hand and give its folder."
-        )
     if scheme == "config":
         path = Path(rest).expanduser()
         path = path / "config.json" if path.is_dir() else path
         return random_checkpoint(_read_json(path), seed, where=path)
-    path = find_in_package(rest) if scheme == "package" else Path(source).expanduser()
+    finders = {"package": find_in_package, "hf": find_on_hub}
+    path = finders[scheme](rest) if scheme in finders else Path(source).expanduser()
     if path.is_dir():
         return _open_folder(source, path)
     if path.suffix == ".gguf" and path.is_file():
@@ -180,7 +182,8 @@ def _open_folder(source: str, folder: Path) -> Checkpoint:
         _read_json(generation) if generation.exists() else None,
         str(generation),
     )
-    tensors, files = read_folder(folder)
+    found, files = read_folder(folder)
+    tensors = {name: one for name, one in found.items() if not _COUNTED.fullmatch(name)}
     text = TextSource("files", folder)
     return Checkpoint(source, config, "hf", MappingProxyType(tensors), files, text)
 

@@ -14,6 +14,9 @@ from .tokenizer import Tokenizer
 if TYPE_CHECKING:
     from pathlib import Path
 
+_POOLINGS = {"cls_token": "cls", "mean_tokens": "mean", "lasttoken": "last"}
+_MODE = "pooling_mode_"
+
 _SPECIAL_NAMES = (
     *("bos_token", "eos_token", "unk_token", "pad_token"),
     *("sep_token", "cls_token", "mask_token"),
@@ -93,6 +96,17 @@ def read_templates(folder: Path) -> dict[str, str]:
     if single.is_file():
         templates["default"] = single.read_text(encoding="utf-8")
     return templates
+
+
+def read_pooling(folder: Path) -> str | None:
+    """Return how vectors are pooled, where sentence-transformers wrote files that say it.
+
+    What is no `Pooling` of ours keeps the name that it has there; several are joined by `+`.
+    """
+    modes = _read_json(folder / "1_Pooling" / "config.json")
+    chosen = [name.removeprefix(_MODE) for name, value in modes.items() if value is True]
+    chosen = [one for one in chosen if _MODE + one in modes]
+    return "+".join(_POOLINGS.get(one, one) for one in chosen) or None
 
 
 def _add_missing_tokens(rules: tokenizers.Tokenizer, config: dict[str, Any], folder: Path) -> None:

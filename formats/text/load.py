@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from camshaft.errors import CheckpointError
 
 from .byte_tokenizer import CHAT_TEMPLATE, byte_tokenizer
-from .folder import read_folder_tokenizer, read_special_texts, read_templates
+from .folder import read_folder_tokenizer, read_pooling, read_special_texts, read_templates
 from .gguf_tokenizer import read_gguf_tokenizer
 from .template import ChatTemplate
 
@@ -42,12 +42,15 @@ class TextModel:
         eos_ids: Every id that ends an answer, ascending: those that the files name, and the end of
             turn that the chat template writes.
         generation: Recommended sampling.
+        pooling: How the model makes a vector of a text, where its files say so; a name of
+            `camshaft.request.Pooling`, or of what there is not.
     """
 
     tokenizer: Tokenizer
     template: ChatTemplate
     eos_ids: tuple[int, ...]
     generation: GenerationDefaults
+    pooling: str | None = None
 
 
 def load_text(checkpoint: Checkpoint) -> TextModel:
@@ -72,7 +75,13 @@ def load_text(checkpoint: Checkpoint) -> TextModel:
             f"{checkpoint.config.vocab}."
         )
     eos = {*checkpoint.config.eos_ids, *tokenizer.eos_ids, *_turn_ends(tokenizer, template)}
-    return TextModel(tokenizer, template, tuple(sorted(eos)), checkpoint.config.generation)
+    return TextModel(
+        tokenizer,
+        template,
+        tuple(sorted(eos)),
+        checkpoint.config.generation,
+        read_pooling(source.where) if source.kind == "files" else None,
+    )
 
 
 def _turn_ends(tokenizer: Tokenizer, template: ChatTemplate) -> list[int]:

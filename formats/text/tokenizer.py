@@ -69,7 +69,9 @@ class Tokenizer:
         self._added = {id: token.content.encode() for id, token in added.items()}
         self._rules = rules
         self._plain_rules = _without_control_tokens(rules, added)
-        self._space = _space_of(rules, where)
+        decoder = json.loads(rules.decoder.__getstate__()) if rules.decoder is not None else {}
+        self._continues = decoder["prefix"] if decoder.get("type") == "WordPiece" else None
+        self._space = None if self._continues else _space_of(decoder, where)
         self._bytes: dict[int, bytes] = {}
 
     @property
@@ -136,6 +138,9 @@ class Tokenizer:
         piece = self.literal(id)
         if piece is None:
             return b""
+        if self._continues is not None:  # the vocabulary has no spaces: words begin with one
+            inner = piece.removeprefix(self._continues)
+            return (inner if inner != piece else f" {piece}").encode()
         if self._space is None:
             return b"".join(
                 bytes((BYTE_OF[character],)) if character in BYTE_OF else character.encode()
@@ -172,9 +177,8 @@ def _without_control_tokens(
     return twin
 
 
-def _space_of(rules: tokenizers.Tokenizer, where: str) -> str | None:
+def _space_of(state: dict[str, Any], where: str) -> str | None:
     """Return the character that stands for a space in pieces, or None for a byte-level alphabet."""
-    state = json.loads(rules.decoder.__getstate__()) if rules.decoder is not None else {}
     steps: list[dict[str, Any]] = state.get("decoders", [state])
     kinds = [str(step.get("type")) for step in steps]
     if "ByteLevel" in kinds:
@@ -185,6 +189,6 @@ def _space_of(rules: tokenizers.Tokenizer, where: str) -> str | None:
         if step.get("type") == "Replace" and step.get("content") == " ":
             return str(step["pattern"]["String"])
     raise CheckpointError(
-        f"{where}: the decoder {' + '.join(kinds)} is not supported; byte-level ones and those "
-        "with a character for the space are."
+        f"{where}: the decoder {' + '.join(kinds)} is not supported; byte-level ones, those "
+        "with a character for the space and WordPiece are."
     )

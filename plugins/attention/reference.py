@@ -35,8 +35,9 @@ class ReferenceAttention(AttentionBackend):
 
     @staticmethod
     def supports(spec: AttentionSpec, facts: DeviceFacts) -> list[str]:
-        """Everything, on every device that torch computes on."""
-        return [] if spec.causal else ["it is causal only"]
+        """Everything but windows without causality, on every device that torch computes on."""
+        ahead = spec.window and not spec.causal
+        return ["it has no window that looks ahead"] if ahead else []
 
     def kv_layout(self) -> KVLayout:
         """See `AttentionBackend.kv_layout`."""
@@ -73,7 +74,7 @@ class ReferenceAttention(AttentionBackend):
         for start, before, count, reads in requests:
             keys, values = self.pages.read(kv, reads, torch.float32)
             for place in range(count):
-                last = before + place + 1
+                last = before + (place + 1 if self.spec.causal else count)
                 first = max(0, last - layer.window) if layer.window else 0
                 result, total = attend_one(
                     q[start + place].float(),

@@ -49,7 +49,8 @@ class Prefill:
         tokens: Its place in the step.
         reads: Where its pages are.
         keys: Keys to attend over, its own included.
-        mask: [count, keys] as in `Decode`; None stands for causal with nothing before.
+        mask: [count, keys] as in `Decode`; None stands for nothing before, where queries see all
+            keys or, in causal attention, those up to their own.
     """
 
     tokens: slice
@@ -90,8 +91,8 @@ class SdpaAttention(AttentionBackend):
             reasons.append("it has no soft cap")
         if spec.deterministic:
             reasons.append("its results depend on the batch")
-        if not spec.causal:
-            reasons.append("it is causal only")
+        if spec.window and not spec.causal:
+            reasons.append("it has no window that looks ahead")
         if spec.head_dim != spec.value_dim:
             reasons.append(f"keys have {spec.head_dim} elements and values {spec.value_dim}")
         return reasons
@@ -130,6 +131,7 @@ class SdpaAttention(AttentionBackend):
         keys = context + last - first
         pages = table[:, : -(-keys // self.spec.page_tokens)]
         reads = self.pages.reads(pages)
+        assert self.spec.causal or not context, "a text that sees itself whole comes in one step"
         if not context and not self.spec.window:
             return Prefill(slice(first, last), reads, keys, None)
         place = torch.arange(keys, device=table.device)
@@ -191,7 +193,7 @@ class SdpaAttention(AttentionBackend):
             keys,
             values,
             attn_mask=part.mask,
-            is_causal=part.mask is None,
+            is_causal=part.mask is None and self.spec.causal,
             scale=layer.scale,
             enable_gqa=grouped,
         )

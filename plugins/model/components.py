@@ -26,5 +26,17 @@ def camshaft_components() -> list[Component]:
             implementation="camshaft.plugins.model.decoder:DecoderFamily",
             settings=DecoderSettings,
             summary="dense decoders: Llama, SmolLM, Mistral, Qwen2, Qwen3 and mixtures of these",
-        )
+        ),
+        Component(
+            kind="model",
+            name="encoder",
+            implementation="camshaft.plugins.model.encoder:EncoderFamily",
+            summary="encoders of the BERT family, which make vectors of texts",
+        ),
+        Component(
+            kind="model",
+            name="transformers",
+            implementation="camshaft.plugins.model.transformers.family:TransformersFamily",
+            summary="other causal language models, run by the transformers library's code",
+        ),
     ]

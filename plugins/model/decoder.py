@@ -177,7 +177,7 @@ class Decoder(Model):
         """See `Model.logits`."""
         assert self._head is not None, "this stage has no head"
         if self._dense_head is None:
-            logits = self._head.apply(hidden, step).float()
+            logits = self._head.apply_wide(hidden, step)
         else:
             # not rounded between: close logits of halves would tie
             multiply = self._ops.row_linear if self._by_rows else self._ops.linear

@@ -1,4 +1,4 @@
-"""Filling a decoder's weights from a checkpoint, or at random."""
+"""Filling a model's weights from a checkpoint, or at random."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .names import IGNORED, rotary_rows, weight_names
 from .rope import rotated_width
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from camshaft.checkpoint import Checkpoint
     from camshaft.contracts.model import ModelParts
@@ -34,20 +34,37 @@ class Weights:
         touched: Weights that one token is multiplied with, of everything handed out so far.
     """
 
-    def __init__(self, checkpoint: Checkpoint, parts: ModelParts) -> None:
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        parts: ModelParts,
+        names: Mapping[str, str] | None = None,
+        ignored: Sequence[str] = IGNORED,
+    ) -> None:
+        """Hand out nothing yet.
+
+        Args:
+            checkpoint: To read from.
+            parts: What to build with.
+            names: Ours to those in the files; those of decoders by default.
+            ignored: Patterns of names that nobody is warned of.
+        """
         self.resident_bytes = 0
         self.touched = 0
         self._checkpoint = checkpoint
         self._config = checkpoint.config
         self._parts = parts
         self._dtype: torch.dtype = getattr(torch, parts.dtype)
-        self._names = weight_names(checkpoint.config, checkpoint.layout)
+        self._names = weight_names(checkpoint.config, checkpoint.layout) if names is None else names
+        self._ignored = ignored
 
     def vector(self, name: str, size: int, dtype: torch.dtype | None = None) -> torch.Tensor:
-        """Return a norm's weight or a layer's sinks: [size] in `dtype`, activations' by default."""
+        """Return a norm's weight or bias, or a layer's sinks: [size], by default as activations."""
         wanted = self._dtype if dtype is None else dtype
         if self._checkpoint.tensors is None:
             values = torch.ones(size, device=self._parts.device)
+            if name.endswith(".bias"):
+                values.zero_()
             if name.endswith("sinks.weight"):
                 values.normal_(0, _SINK_SPREAD, generator=self._generator(name))
         else:
@@ -103,7 +120,9 @@ class Weights:
         """Give one warning for tensors of the checkpoint that this model knows nothing of."""
         tensors = self._checkpoint.tensors or {}
         known = set(self._names.values())
-        ignored = {name for name in tensors if any(re.fullmatch(one, name) for one in IGNORED)}
+        ignored = {
+            name for name in tensors if any(re.fullmatch(one, name) for one in self._ignored)
+        }
         self._checkpoint.warn_of_unused(known | ignored)
 
     def _load(

@@ -175,3 +175,8 @@ def test_padded_sizes_end_with_the_largest_step() -> None:
     assert padded_sizes(1) == [1]
     assert padded_sizes(10) == [1, 2, 4, 8, 10]
     assert padded_sizes(1024)[-3:] == [960, 992, 1024]
+
+
+def test_where_padding_costs_as_much_as_requests_small_steps_are_exact() -> None:
+    assert padded_sizes(8, exact=6) == [1, 2, 3, 4, 5, 6, 8]
+    assert padded_sizes(3, exact=32) == [1, 2, 3]

@@ -100,8 +100,9 @@ def composed(compiler: Compiler, config: dict[str, Any] = LLAMA) -> Composed:
     return compose(parse_recipe(mapping, Registry.discover()), progress=compiler.enter)
 
 
-def test_no_kernel_is_compiled_when_steps_run(compiler: Compiler) -> None:
-    engine = composed(compiler).engine
+@pytest.mark.parametrize("model", ["llama", "gpt_neox"])  # in layers, and in one call
+def test_no_kernel_is_compiled_when_steps_run(compiler: Compiler, model: str) -> None:
+    engine = composed(compiler, {**LLAMA, "model_type": model}).engine
     compiler.enter("serving")
     for number in range(30):
         sampling = [{}, {"temperature": 0.7}, {"temperature": 0.7, "top_k": 5}][number % 3]

@@ -34,7 +34,8 @@ def test_a_choice_that_fails_ends_its_requests_and_leaves_nothing(
         raise RuntimeError("out of memory")
 
     with monkeypatch.context() as broken:
-        broken.setattr(executor.parts.sampler, "sample", fail)
+        for way in ("sample", "record"):  # eager, and in the form that can be recorded
+            broken.setattr(executor.parts.sampler, way, fail)
         engine.submit(make_request("a", [1, 2, 3], 4))
         assert run_to_end(engine)["a"].finish == "error"
     assert executor._flights == {}

@@ -71,7 +71,8 @@ def test_a_context_longer_than_the_model_s_is_refused() -> None:
 
 
 def test_a_shape_that_no_model_component_runs_is_refused_with_the_reasons() -> None:
-    [text] = faults({}, Component("model", "decoder", f"{__name__}:Guess"))
+    names = ("decoder", "encoder", "transformers")
+    [text] = faults({}, *(Component("model", name, f"{__name__}:Guess") for name in names))
     assert text.startswith("model: nothing installed runs 'llama' (")
 
 

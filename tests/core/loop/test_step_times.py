@@ -75,3 +75,22 @@ def test_a_step_takes_its_own_time_and_not_that_of_its_neighbours(
 def test_the_error_of_predictions_is_counted(factor: float, error: float) -> None:
     _, engine = reports("async", 1, LawPredictor(lambda shape: factor * law(shape)))
     assert engine.stats.prediction_error == pytest.approx(error)
+
+
+def test_the_first_ids_of_a_request_say_how_long_it_waited_for_its_first_step() -> None:
+    clock = VirtualClock(start=50.0)
+    engine = model_free_engine(
+        lambda limits: Continuous(ContinuousSettings(), limits),
+        executor=Synchronous(clock),
+        clock=clock,
+        depth=0,
+        max_running=1,
+    )
+    engine.submit(make_request("a", range(3, 13), max_tokens=2))
+    engine.submit(make_request("b", range(70, 75), max_tokens=1))
+    waited: dict[str, float | None] = {}
+    while engine.has_work:
+        for output in engine.step():
+            waited.setdefault(output.id, output.queued_s)
+    # ahead of b are steps of 10 tokens and of one
+    assert waited == {"a": 0.0, "b": pytest.approx(0.020 + 0.011)}

@@ -47,6 +47,11 @@ class NoWindow(Sound):
         return replace(layer, window=0)
 
 
+class NeverLooksAhead(Sound):
+    def __init__(self, settings, spec, kv_quant):
+        super().__init__(settings, replace(spec, causal=True), kv_quant)
+
+
 class NoSinks(Sound):
     def layer(self, layer):
         return replace(layer, sinks=None)
@@ -181,6 +186,7 @@ class TakesPositionsForPlaces(Sound):
         (TakesPositionsForPlaces, "test_equals_dense_attention"),
         (WindowWithoutItself, "test_a_window_counts_the_query_itself"),
         (NoWindow, "test_a_window_counts_the_query_itself"),
+        (NeverLooksAhead, "test_without_causality_a_token_sees_all_of_its_text"),
         (NoSinks, "test_sinks_take_their_share"),
         (NoCap, "test_scores_are_capped"),
         (OwnScale, "test_equals_dense_attention"),

@@ -6,7 +6,8 @@ import pytest
 from camshaft.contracts.executor import Executor
 from camshaft.contracts.moves import Moved, PageMove
 from camshaft.contracts.scheduler import Rows
-from camshaft.step import FROM_DEVICE, LogprobRows, Step, StepOutput, float32, int32
+from camshaft.request import POOLINGS
+from camshaft.step import FROM_DEVICE, LogprobRows, PooledRows, Step, StepOutput, float32, int32
 from camshaft.testing.executor import ComputingExecutorContract
 from camshaft.testing.rejects import failures
 
@@ -79,12 +80,24 @@ class Toy(Executor):
         self.results[step] = StepOutput(
             step, tokens, counts, np.ones(len(contexts), np.bool_), self.report(tokens, asking)
         )
+        self.results[step].pooled = self.pool(launched, contexts)
         if reads:
             owners, values = zip(*reads, strict=True)
             ids, ones = np.zeros((len(reads), 2), dtype=np.int32), int32([1] * len(reads))
             self.results[step].reads = LogprobRows(
                 int32(owners), ones - 1, float32(values), ones, ids, ids.astype(np.float32)
             )
+
+    def pool(self, step: Step, contexts: list[list[int]]) -> PooledRows | None:
+        rows = [row for row in self.samples(step) if len(step.pooling) and step.pooling[row]]
+        made = [self.vector(contexts[row], POOLINGS[step.pooling[row]]) for row in rows]
+        return PooledRows(int32(rows), np.array(made, dtype=np.float32)) if rows else None
+
+    def vector(self, context: list[int], kind: str) -> list[float]:
+        states = [(float(token), float(place)) for place, token in enumerate(context)]
+        if kind == "mean":
+            return [sum(values) / len(states) for values in zip(*states, strict=True)]
+        return list(states[0 if kind == "cls" else -1])
 
     def read(self, step: Step, contexts: list[list[int]], *one: int) -> tuple[int, float]:
         place, token, _ = one
@@ -310,6 +323,17 @@ class NoCopies(Toy):
         pass
 
 
+class PoolsAllAlike(Toy):
+    def vector(self, context, kind):
+        return super().vector(context, "mean")
+
+
+class PoolsTheLastChunk(Toy):
+    def pool(self, step, contexts):
+        own = zip(contexts, np.diff(step.starts), strict=True)
+        return super().pool(step, [context[-count:] for context, count in own])
+
+
 class FreeChoice(Toy):
     def choose(self, context, mask):
         return super().choose(context, None)
@@ -377,6 +401,8 @@ class LogprobsByPlace(Toy):
         (WholeTraysOnly, "test_a_tray_can_be_used_for_fewer_pages"),
         (LogprobsOfAll, "test_nobody_asked_nobody_pays"),
         (LogprobsByPlace, "test_logprobs_are_reported_for_those_who_ask"),
+        (PoolsAllAlike, "test_vectors_of_prompts_are_the_same_in_chunks"),
+        (PoolsTheLastChunk, "test_vectors_of_prompts_are_the_same_in_chunks"),
         (ReadsBehindTheStep, "test_prompt_tokens_are_reported_the_same_in_chunks"),
     ],
 )

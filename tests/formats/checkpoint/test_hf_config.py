@@ -156,6 +156,31 @@ def test_what_is_missing_unknown_or_impossible_is_refused_by_name(
         read(**changes)
 
 
+def test_sizes_of_an_architecture_that_only_the_library_knows_have_its_names_and_defaults() -> None:
+    pytest.importorskip("transformers")
+    stated = {"model_type": "gpt2", "n_embd": 32, "n_head": 4, "vocab_size": 48, "eos_token_id": 3}
+    model = read_hf_config(stated, "config.json", {"temperature": 0.6})
+    assert (model.architecture, model.hidden, model.heads, model.head_dim) == ("gpt2", 32, 4, 8)
+    assert (model.layers, model.context, model.eos_ids) == (12, 1024, (3,))
+    assert (model.stated, model.generation.temperature) == (stated, 0.6)
+
+
+@pytest.mark.parametrize(
+    ("stated", "message"),
+    [
+        ({"model_type": "t5"}, "'t5' is not supported: it is an encoder-decoder"),
+        ({"model_type": "mamba"}, "'mamba' is not supported: it has no num_attention_heads"),
+        ({"model_type": "gpt2", "n_embd": "wide"}, "transformers refuses it: .*n_embd|hidden_size"),
+    ],
+)
+def test_what_the_library_or_a_decoder_cannot_be_is_refused(
+    stated: dict[str, Any], message: str
+) -> None:
+    pytest.importorskip("transformers")
+    with pytest.raises(CheckpointError, match=message):
+        read_hf_config(stated, "config.json")
+
+
 def test_generation_config_gives_sampling_and_replaces_eos() -> None:
     model = read({"eos_token_id": [2, 3], "temperature": 0.6, "top_k": 0, "top_p": 0.9})
     assert model.eos_ids == (2, 3)
@@ -180,3 +205,39 @@ def test_defaults_are_those_of_transformers(name: str) -> None:
     assert read_hf_config(short, "short") == read_hf_config(
         {**theirs.to_dict(), "eos_token_id": None, "bos_token_id": None}, "whole"
     )
+
+
+BERT = {"model_type": "bert", "hidden_size": 32, "num_attention_heads": 4, "num_hidden_layers": 2}
+
+
+def test_an_encoder_reads_with_the_defaults_of_its_class() -> None:
+    assert read_hf_config(BERT, "config.json") == ModelConfig(
+        architecture="bert",
+        hidden=32,
+        intermediate=3072,
+        layers=2,
+        heads=4,
+        kv_heads=4,
+        head_dim=8,
+        vocab=30522,
+        context=512,
+        norm_eps=1e-12,
+        attention_bias=True,
+        attention_out_bias=True,
+        mlp_bias=True,
+        hidden_act="gelu",
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"position_embedding_type": "relative_key"}, "may be 'absolute', not 'relative_key'"),
+        ({"num_attention_heads": 5}, "num_attention_heads must divide hidden_size, 32"),
+        ({"layer_norm_eps": 0}, "layer_norm_eps must be a number above 0"),
+    ],
+    ids=str,
+)
+def test_an_encoder_that_is_not_understood_is_refused(changes: Any, words: str) -> None:
+    with pytest.raises(CheckpointError, match=words):
+        read_hf_config({**BERT, **changes}, "config.json")

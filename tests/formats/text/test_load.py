@@ -142,3 +142,24 @@ def test_GGF_02_the_template_ends_turns_even_where_eos_is_another(
     config = replace(smollm2_checkpoint.config, eos_ids=(0,))
     text = load_text(replace(smollm2_checkpoint, text=source, config=config))
     assert text.eos_ids == (0, 2)
+
+
+@pytest.mark.parametrize(
+    ("modes", "pooling"),
+    [
+        (None, None),
+        ({"pooling_mode_mean_tokens": True, "pooling_mode_cls_token": False}, "mean"),
+        ({"pooling_mode_cls_token": True, "include_prompt": True}, "cls"),
+        ({"pooling_mode_lasttoken": True, "word_embedding_dimension": 8}, "last"),
+        ({"pooling_mode_max_tokens": True}, "max_tokens"),
+        ({"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": True}, "cls+mean"),
+    ],
+    ids=str,
+)
+def test_a_folder_says_how_vectors_are_pooled(
+    folder: Folder, modes: dict[str, Any] | None, pooling: str | None
+) -> None:
+    if modes is not None:
+        (folder.path / "1_Pooling").mkdir()
+        (folder.path / "1_Pooling" / "config.json").write_text(json.dumps(modes))
+    assert folder.load().pooling == pooling

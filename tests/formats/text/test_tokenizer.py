@@ -114,8 +114,8 @@ def test_special_tokens_are_left_out_of_text_on_request(bytewise: Tokenizer) -> 
 
 def test_a_decoder_without_bytes_is_refused() -> None:
     rules = tokenizers.Tokenizer(models.WordPiece({"a": 0}))
-    rules.decoder = decoders.WordPiece()
-    with pytest.raises(CheckpointError, match=r"vocab\.json: the decoder WordPiece is not supp"):
+    rules.decoder = decoders.BPEDecoder()
+    with pytest.raises(CheckpointError, match=r"vocab\.json: the decoder BPEDecoder is not supp"):
         Tokenizer(rules, where="vocab.json")
 
 
@@ -147,3 +147,19 @@ def test_two_threads_in_different_modes_do_not_disturb_each_other(bytewise: Toke
     for thread in threads:
         thread.join()
     assert wrong == []
+
+
+def test_word_pieces_are_joined_and_words_begin_with_a_space() -> None:
+    pieces = ["[UNK]", "[CLS]", "[SEP]", "cam", "##shaft", "turns", ".", "##"]
+    vocabulary = {piece: id for id, piece in enumerate(pieces)}
+    rules = tokenizers.Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
+    rules.normalizer = normalizers.BertNormalizer()
+    rules.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    rules.decoder = decoders.WordPiece()
+    rules.add_special_tokens(["[UNK]", "[CLS]", "[SEP]"])
+    tokenizer = Tokenizer(rules, prefix_ids=[1], suffix_ids=[2])
+    ids = tokenizer.encode("Camshaft TURNS. Never", special=False)
+    assert ids == [1, 3, 4, 5, 6, 0, 2]
+    assert tokenizer.decode(ids, skip_special=True) == " camshaft turns ."
+    assert tokenizer.encode("[SEP]", special=False, affixes=False) == [0, 0, 0]
+    assert tokenizer.token_bytes(7) == b""

@@ -1,0 +1,1 @@
+"""Models of the transformers library, with our attention, pages, loop and sampler."""
