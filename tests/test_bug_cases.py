@@ -68,7 +68,7 @@ CASES = {
     "SRV-08": "metrics agree with what was answered",
     "API-01": "errors have OpenAI's form and class, wrong keys included",
     "API-02": "tools are refused by name",
-    "API-04": "a recipe that generates has no embeddings",
+    "API-04": "vectors are numbers or base64 as asked for, in order, and alike in any company",
     "MEM-01": "requests leave nothing behind",
     "MEM-03": "memory that cannot be is refused with the figures",
     "PLG-01": "a plugin that fails is named, and nothing falls back silently",

@@ -12,6 +12,8 @@ from .warm import warm_up
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from camshaft.compose import Composed
+    from camshaft.executor.trace_files import TraceOrder
     from camshaft.info import EngineInfo
     from camshaft.recipe import Recipe
     from camshaft.text import TextModel
@@ -20,13 +22,16 @@ if TYPE_CHECKING:
 
 
 def build_engine(
-    recipe: Recipe, progress: Callable[[str], None] = lambda _: None
+    recipe: Recipe,
+    progress: Callable[[str], None] = lambda _: None,
+    trace: TraceOrder | None = None,
 ) -> tuple[SteppedEngine, EngineInfo]:
     """Compose the engine of a recipe and warm it up.
 
     Args:
         recipe: Validated.
         progress: Is told what happens, in a few words.
+        trace: A step to keep, counted from behind the warm-up.
 
     Raises:
         CamshaftError: Parts do not fit, or weights are missing or damaged.
@@ -37,7 +42,22 @@ def build_engine(
     composed = compose(recipe, progress=progress)
     progress("warming up")
     warm_up(composed.engine, composed.info)
+    if trace is not None:
+        _trace(composed, trace)
     return composed.engine, composed.info
+
+
+def _trace(composed: Composed, order: TraceOrder) -> None:
+    from camshaft.executor.step_trace import trace
+
+    parts, recipe = composed.engine.parts, composed.drawing.recipe
+    parts.executor = trace(
+        parts.executor,
+        order,
+        recipe=recipe.as_mapping(),
+        recipe_name=recipe.name,
+        page_tokens=composed.memory.page_tokens,
+    )
 
 
 def load_text_of(recipe: Recipe) -> TextModel:

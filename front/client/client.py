@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from camshaft.info import EngineInfo
     from camshaft.request import FinishReason, Request, RequestOutput
 
-    from .messages import Command, Reply
+    from .messages import Command, Question, Reply
     from .snapshot import Snapshot
 
 
@@ -204,6 +204,27 @@ class EngineClient(ABC):
         """
         return (await self._ask("reset_cache", timeout_s)).pages
 
+    async def sleep(self, timeout_s: float = 60.0) -> int:
+        """Let the engine give the memory of its cache back; it refuses requests until `wake`.
+
+        What is cached on the device is forgotten. Weights stay.
+
+        Returns:
+            Bytes that it gave back; 0 if it sleeps already.
+
+        Raises:
+            RequestError: It has work, with status 409. Else as `snapshot`.
+        """
+        return (await self._told("sleep", timeout_s)).freed_bytes
+
+    async def wake(self, timeout_s: float = 60.0) -> None:
+        """Let the engine take its memory again; does nothing to one that is awake.
+
+        Raises:
+            RequestError: The memory is not free any more, with status 503. Else as `snapshot`.
+        """
+        await self._told("wake", timeout_s)
+
     @abstractmethod
     def close(self) -> None:
         """Stop the engine and wait until it is gone. Open requests end with an error."""
@@ -215,7 +236,14 @@ class EngineClient(ABC):
     def _is_silent(self) -> bool:
         return False
 
-    async def _ask(self, what: Literal["snapshot", "reset_cache"], timeout_s: float) -> Answer:
+    async def _told(self, what: Question, timeout_s: float) -> Answer:
+        answer = await self._ask(what, timeout_s)
+        if answer.refusal:
+            status = 409 if what == "sleep" else 503
+            raise RequestError(answer.refusal, code="busy", status=status)
+        return answer
+
+    async def _ask(self, what: Question, timeout_s: float) -> Answer:
         ticket, answer = next(self._tickets), Future[Answer]()
         with self._lock:
             self._refuse_if_dead()

@@ -6,7 +6,7 @@ import queue
 import traceback
 from typing import TYPE_CHECKING, Protocol
 
-from camshaft.errors import CamshaftError, RequestError
+from camshaft.errors import CamshaftError, DeviceError, RequestError
 
 from .messages import Abort, Answer, Ask, Command, Dead, Outputs, Rejected, Stop, Submit
 from .snapshot import take_snapshot
@@ -79,6 +79,12 @@ class SteppedEngine(Protocol):
     def reset_cache(self, *, tiers: bool = True) -> int:
         """Drop cached pages of the device, and those in tiers; return how many of the device."""
 
+    def sleep(self) -> int:
+        """Give the memory of all pages back; return its bytes. Not while there is work."""
+
+    def wake(self) -> None:
+        """Take it again, or raise `DeviceError`."""
+
     def fail_all(self, message: str) -> list[RequestOutput]:
         """End every request with an error."""
 
@@ -142,6 +148,7 @@ class EngineLoop:
         self._inbox = inbox
         self._publish = publish
         self._stopped = False
+        self._asleep = False
         engine.clock.on_post = inbox.wake
 
     def run(self) -> bool:
@@ -184,14 +191,42 @@ class EngineLoop:
                     self._submit(request)
             case Abort(request_id, finish, returned):
                 self._engine.abort(request_id, finish, returned)
-            case Ask(ticket, "snapshot"):
-                self._publish(Answer(ticket, snapshot=take_snapshot(self._engine)))
-            case Ask(ticket, "reset_cache"):
-                self._publish(Answer(ticket, pages=self._engine.reset_cache()))
+            case Ask():
+                self._publish(self._answer(command))
             case Stop():
                 self._stopped = True
 
+    def _answer(self, asked: Ask) -> Answer:
+        match asked.what:
+            case "snapshot":
+                return Answer(asked.ticket, snapshot=take_snapshot(self._engine))
+            case "reset_cache":
+                return Answer(asked.ticket, pages=self._engine.reset_cache())
+            case "sleep":
+                return self._sleep(asked.ticket)
+            case "wake":
+                return self._wake(asked.ticket)
+
+    def _sleep(self, ticket: int) -> Answer:
+        if self._engine.has_work:
+            return Answer(ticket, refusal="the engine has work; it can sleep when that has ended")
+        freed = 0 if self._asleep else self._engine.sleep()
+        self._asleep = True
+        return Answer(ticket, freed_bytes=freed)
+
+    def _wake(self, ticket: int) -> Answer:
+        try:
+            if self._asleep:
+                self._engine.wake()
+        except DeviceError as error:
+            return Answer(ticket, refusal=str(error))
+        self._asleep = False
+        return Answer(ticket)
+
     def _submit(self, request: Request) -> None:
+        if self._asleep:
+            self._publish(Rejected(request.id, "the engine is asleep", code="asleep", status=503))
+            return
         try:
             self._engine.submit(request)
         except RequestError as error:

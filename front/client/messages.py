@@ -14,6 +14,8 @@ from camshaft.request import FinishReason, Request, RequestOutput
 
 from .snapshot import Snapshot
 
+Question = Literal["snapshot", "reset_cache", "sleep", "wake"]
+
 
 class Submit(msgspec.Struct, frozen=True, tag=True):
     """Run these requests; each one that cannot run is answered with `Rejected`."""
@@ -39,7 +41,7 @@ class Ask(msgspec.Struct, frozen=True, tag=True):
     """Ask something, answered under the same ticket."""
 
     ticket: int
-    what: Literal["snapshot", "reset_cache"]
+    what: Question
 
 
 class Stop(msgspec.Struct, frozen=True, tag=True):
@@ -67,11 +69,21 @@ class Rejected(msgspec.Struct, frozen=True, tag=True):
 
 
 class Answer(msgspec.Struct, frozen=True, tag=True):
-    """To an `Ask`: the snapshot, or the number of pages that were dropped."""
+    """To an `Ask`.
+
+    Attributes:
+        ticket: Of the question.
+        snapshot: If it was for one.
+        pages: That were dropped.
+        freed_bytes: That were given back.
+        refusal: Why nothing was done.
+    """
 
     ticket: int
     snapshot: Snapshot | None = None
     pages: int = 0
+    freed_bytes: int = 0
+    refusal: str = ""
 
 
 class Progress(msgspec.Struct, frozen=True, tag=True):

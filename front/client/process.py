@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import zmq
 
+from camshaft.executor.trace_files import TraceOrder
 from camshaft.recipe import parse_recipe
 from camshaft.registry import Registry, disabled_in
 
@@ -50,7 +51,9 @@ def compose_recipe(
     registry = Registry.discover(disabled=disabled_in(os.environ))
     recipe = parse_recipe(argument["mapping"], registry)
     recipe = replace(recipe, name=argument["name"], origins=argument["origins"])
-    return build_engine(recipe, progress)
+    order = argument.get("trace")
+    trace = None if order is None else msgspec.convert(order, TraceOrder)
+    return build_engine(recipe, progress, trace)
 
 
 class SocketInbox:
@@ -110,6 +113,9 @@ def main() -> int:
     # becomes of running requests.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    # Torch's threads, too, leave their cores soon after use: compiled operations want these next.
+    # Read when torch is loaded, which is not yet.
+    os.environ.setdefault("GOMP_SPINCOUNT", "1000")
     boot = msgspec.json.decode(sys.stdin.buffer.readline(), type=Boot)
     sys.path[:] = boot.search_path
     threading.Thread(target=_follow_parent, args=(boot.folder,), daemon=True).start()

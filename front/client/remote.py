@@ -22,6 +22,7 @@ from .messages import Dead, Progress, Reply, Stop
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from camshaft.executor.trace_files import TraceOrder
     from camshaft.recipe import Recipe
 
     from .messages import Command
@@ -52,13 +53,20 @@ class Boot(msgspec.Struct, frozen=True, kw_only=True):
     folder: str = ""
 
     @classmethod
-    def of(cls, recipe: Recipe) -> Boot:
-        """Describe a recipe that was read in this process, with the lines of its values."""
-        argument = {
+    def of(cls, recipe: Recipe, trace: TraceOrder | None = None) -> Boot:
+        """Describe a recipe that was read in this process, with the lines of its values.
+
+        Args:
+            recipe: It.
+            trace: A step to keep.
+        """
+        argument: dict[str, Any] = {
             "mapping": recipe.as_mapping(),
             "name": recipe.name,
             "origins": dict(recipe.origins),
         }
+        if trace is not None:
+            argument["trace"] = msgspec.to_builtins(trace)
         return cls(argument=argument, heartbeat_s=recipe.server.heartbeat_s)
 
 

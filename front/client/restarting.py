@@ -114,6 +114,14 @@ class RestartingClient(EngineClient):
         """See `EngineClient.reset_cache`."""
         return await self._inner.reset_cache(timeout_s)
 
+    async def sleep(self, timeout_s: float = 60.0) -> int:
+        """See `EngineClient.sleep`; an engine that takes the place of one asleep is awake."""
+        return await self._inner.sleep(timeout_s)
+
+    async def wake(self, timeout_s: float = 60.0) -> None:
+        """See `EngineClient.wake`."""
+        await self._inner.wake(timeout_s)
+
     def close(self) -> None:
         """See `EngineClient.close`. There is no new start afterwards."""
         with self._swapping:

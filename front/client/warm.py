@@ -17,9 +17,11 @@ _OUTPUT_TOKENS = 2
 
 
 def warm_up(engine: SteppedEngine, info: EngineInfo) -> None:
-    """Run a short prefill and a decode, and leave neither cached pages nor counts behind."""
+    """Run a short prefill and a decode, or make a vector; leave neither cached pages nor counts."""
     tokens = min(_PROMPT_TOKENS, max(1, info.room - _OUTPUT_TOKENS))
     params = SamplingParams(max_tokens=_OUTPUT_TOKENS, temperature=0, seed=0, ignore_eos=True)
+    if not info.generates:
+        params = SamplingParams(max_tokens=1, pooling="mean")
     engine.submit(Request(id="warm-up", spans=(TokenSpan([0] * tokens),), params=params))
     while engine.has_work:
         engine.step()

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from camshaft.request import SamplingParams, TokenLogprobs, TokenSpan
     from camshaft.text import Tokenizer
 
+    from .beams import Beams
+
 Finish = Literal["stop", "length"]
 """Why a choice ended. Whatever else ends a request is an error of the whole call."""
 
@@ -32,6 +34,8 @@ class Call:
         ttft_slo_s: Wanted seconds to the first token of each answer, or None.
         tpot_slo_s: Wanted seconds per later token, or None.
         tenant: Who asks, for schedulers that are fair.
+        beams: The answers are the `n` best that a beam search finds; see `check_beams` for what it
+            takes of `params`. They come when all are known.
     """
 
     prompts: Sequence[list[int]]
@@ -44,6 +48,7 @@ class Call:
     ttft_slo_s: float | None = None
     tpot_slo_s: float | None = None
     tenant: str = ""
+    beams: Beams | None = None
 
     @property
     def choices(self) -> int:
@@ -118,6 +123,7 @@ class Delta:
         stop_reason: The stop string or stop id that ended it.
         prompt_logprobs: On the first delta of a choice, if asked for: one for each token of the
             prompt but the first.
+        embedding: On the last delta of a choice that is a vector.
     """
 
     index: int
@@ -127,6 +133,7 @@ class Delta:
     finish: Finish | None = None
     stop_reason: str | int | None = None
     prompt_logprobs: list[TokenReport] = field(default_factory=list)
+    embedding: list[float] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -141,6 +148,7 @@ class Choice(Delta):
         self.prompt_logprobs += delta.prompt_logprobs
         if delta.finish is not None:
             self.finish, self.stop_reason = delta.finish, delta.stop_reason
+            self.embedding = delta.embedding
 
 
 @dataclass(slots=True)

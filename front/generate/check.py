@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
     from camshaft.request import CacheScope, SamplingParams
 
+    from .beams import Beams
+
 MOST_STOPS = 4
 MOST_LOGPROBS = 20
 MOST_TOKENS = 10_000_000
@@ -60,6 +62,7 @@ RANGES: dict[str, Range] = {
 BIAS = Range(-100, 100)
 VERSION = Range(0, 2**63 - 1)
 TTL = Range(0, math.inf, above=True)
+LENGTH_PENALTY = Range(-10, 10)
 LONGEST_NAME = 256
 """Characters of a salt or a namespace."""
 
@@ -95,6 +98,53 @@ def check_params(params: SamplingParams, vocab: int) -> None:
     _check_ids("stop_token_ids", params.stop_token_ids, vocab)
     _check_ids("allowed_token_ids", params.allowed_token_ids, vocab)
     _check_ids("bad_words", (one for word in params.bad_words for one in word), vocab)
+
+
+NOT_WITH_BEAMS: dict[str, tuple[object, ...]] = {
+    "temperature": (0, 1),
+    "top_k": (0,),
+    "top_p": (1,),
+    "min_p": (0,),
+    "presence_penalty": (0,),
+    "frequency_penalty": (0,),
+    "repetition_penalty": (1,),
+    "logit_bias": ({},),
+    "seed": (None,),
+    "prompt_logprobs": (None,),
+    "stop": ((),),
+    "min_tokens": (0,),
+    "bad_words": ((),),
+    "allowed_token_ids": ((),),
+}
+"""Parameters that say how tokens are drawn or weighed, with the values that ask for nothing."""
+
+
+def check_beams(beams: Beams, params: SamplingParams, n: int, slots: int | None = None) -> None:
+    """Refuse a beam search that cannot be, or not as it is asked for.
+
+    Args:
+        beams: How to search.
+        params: Of the answers; beams go by the model's own probabilities.
+        n: Answers to each prompt.
+        slots: Requests that the engine runs at once; None is not compared with.
+
+    Raises:
+        RequestError: Names the parameter.
+    """
+    for name, harmless in NOT_WITH_BEAMS.items():
+        if getattr(params, name) not in harmless:
+            raise RequestError(
+                f"{name}: a beam search goes by the model's own probabilities and does not take it",
+                param=name,
+                code="unsupported",
+            )
+    check_range("length_penalty", beams.length_penalty, LENGTH_PENALTY)
+    check_range("n", n, Range(1, beams.width))
+    if slots is not None and beams.width > slots:
+        raise RequestError(
+            f"n: {beams.width} beams are asked for; this engine runs at most {slots} at once",
+            param="n",
+        )
 
 
 def check_name(name: str, value: str) -> None:

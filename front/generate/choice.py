@@ -62,6 +62,7 @@ class ChoiceText:
             What is new and sure. Nothing while text is held back; ids then come with the text.
         """
         pending = self._pending
+        pending.embedding = output.embedding
         for place, token in enumerate(output.token_ids):
             hidden = token == output.stop_id and not self._include_stop
             logprobs = output.logprobs[place] if output.logprobs else None

@@ -7,13 +7,10 @@ import uuid
 from contextlib import aclosing
 from typing import TYPE_CHECKING
 
-import msgspec
-
-from camshaft.errors import RequestError
-from camshaft.request import Request, TokenSpan
-
 from .answers import Choice, Usage
+from .beam_run import BeamRun
 from .choice import ChoiceText
+from .requests import raise_failure, request_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -33,6 +30,7 @@ class Generation:
 
     Attributes:
         usages: Of each prompt, so far.
+        queued_s: Seconds that the first answer to begin waited for its first step; None before.
     """
 
     def __init__(self, client: EngineClient, tokenizer: Tokenizer, call: Call) -> None:
@@ -40,7 +38,12 @@ class Generation:
         self.usages = [Usage(prompt_tokens=before + len(prompt)) for prompt in call.prompts]
         self._client = client
         self._call = call
-        self._requests = [_request(call, index, uuid.uuid4().hex) for index in range(call.choices)]
+        self.queued_s: float | None = None
+        self._beams: BeamRun | None = None
+        if call.beams is not None:
+            self._beams = BeamRun(client, tokenizer, call, self.usages)
+        name = uuid.uuid4().hex
+        self._requests = [request_of(call, index, name) for index in range(call.choices)]
         self._texts = {
             request.id: ChoiceText(index, tokenizer, request.params, call.prompts[index // call.n])
             for index, request in enumerate(self._requests)
@@ -57,6 +60,9 @@ class Generation:
 
     async def cancel(self) -> None:
         """End all requests now; whoever iterates gets a `RequestError` with code `aborted`."""
+        if self._beams is not None:
+            await self._beams.cancel()
+            return
         for request in self._requests:
             await self._client.abort(request.id)
 
@@ -70,11 +76,17 @@ class Generation:
                 aborted.
             EngineDiedError: The engine died.
         """
+        if self._beams is not None:
+            async with aclosing(self._beams.deltas()) as found:
+                async for answer in found:
+                    self.queued_s = self._beams.queued_s
+                    yield answer
+            return
         async with self._client.open(self._requests) as stream:
             async for output in stream:
                 text = self._texts[output.id]
-                self._raise_failure(output)
-                self._count_cached(text.index, output)
+                raise_failure(output)
+                self._note(text.index, output)
                 for first in range(0, len(output.prompt_logprobs), _READ_AT_ONCE):
                     text.push_prompt(output.prompt_logprobs[first : first + _READ_AT_ONCE])
                     await asyncio.sleep(0)  # others get their turn within a long prompt
@@ -94,40 +106,9 @@ class Generation:
                 found[delta.index].add(delta)
         return found
 
-    def _count_cached(self, index: int, output: RequestOutput) -> None:
+    def _note(self, index: int, output: RequestOutput) -> None:
+        if self.queued_s is None:
+            self.queued_s = output.queued_s
         prompt, sample = divmod(index, self._call.n)
         if sample == 0:  # the engine repeats the number in every output
             self.usages[prompt].cached_tokens = output.cached_tokens
-
-    @staticmethod
-    def _raise_failure(output: RequestOutput) -> None:
-        match output.finish:
-            case "error":
-                raise RequestError(output.message, code="engine_error", status=500)
-            case "refused":
-                raise RequestError(
-                    output.message,
-                    code="refused",
-                    status=503 if output.retry_after_s is None else 429,
-                    retry_after_s=output.retry_after_s,
-                )
-            case "abort":
-                raise RequestError("the request was aborted", code="aborted", status=503)
-
-
-def _request(call: Call, index: int, call_id: str) -> Request:
-    prompt, sample = divmod(index, call.n)
-    params = call.params
-    if params.seed is not None:
-        params = msgspec.structs.replace(params, seed=(params.seed + sample) % 2**64)
-    return Request(
-        id=f"{call_id}-{index}",
-        spans=(*call.modules, TokenSpan(call.prompts[prompt])),
-        params=params,
-        salt=call.salt,
-        scope=call.scope,
-        priority=call.priority,
-        ttft_slo_s=call.ttft_slo_s,
-        tpot_slo_s=call.tpot_slo_s,
-        tenant=call.tenant,
-    )

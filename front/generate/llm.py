@@ -11,18 +11,22 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 
 from camshaft.client import EngineDiedError, LocalClient, build_engine, load_text_of
 from camshaft.recipe import Recipe, open_recipe
-from camshaft.request import EVERYWHERE, CacheScope, SamplingParams
+from camshaft.request import EVERYWHERE, CacheScope, Pooling, SamplingParams
 
 from . import (
+    Beams,
     Call,
     Choice,
     Generation,
     Prompter,
     Usage,
+    check_beams,
     check_name,
     check_params,
     check_scope,
+    pooled,
     split_prompts,
+    unit,
 )
 
 if TYPE_CHECKING:
@@ -30,6 +34,7 @@ if TYPE_CHECKING:
 
     from camshaft.client import EngineClient
     from camshaft.client.loop import SteppedEngine
+    from camshaft.executor.trace_files import TraceOrder
     from camshaft.info import EngineInfo
     from camshaft.text import TextModel
 
@@ -89,6 +94,7 @@ class LLM:
         overrides: Iterable[str] = (),
         *,
         progress: Callable[[str], None] = lambda _: None,
+        trace: TraceOrder | None = None,
     ) -> None:
         """Compose the engine and load the weights.
 
@@ -96,6 +102,7 @@ class LLM:
             recipe: A YAML file, or one that was read.
             overrides: Changes to the file, as `--set` takes them.
             progress: Is told what happens, in a few words.
+            trace: A step to keep for a report of a fault; see `engine trace`.
 
         Raises:
             RecipeError: The recipe does not compose.
@@ -107,7 +114,7 @@ class LLM:
 
         def build() -> tuple[SteppedEngine, EngineInfo]:
             try:
-                return build_engine(opened, progress)
+                return build_engine(opened, progress, trace)
             except Exception as error:
                 failures.append(error)
                 raise
@@ -147,6 +154,7 @@ class LLM:
         params: SamplingParams | None = None,
         n: int = 1,
         *,
+        beams: Beams | None = None,
         salt: str = "",
         scope: CacheScope = EVERYWHERE,
     ) -> list[Answers]:
@@ -156,6 +164,7 @@ class LLM:
             prompts: A text, token ids, or a list of either.
             params: How tokens are chosen; 16 tokens at most by default.
             n: Answers to each prompt.
+            beams: The answers are the `n` best that a beam search finds.
             salt: Cached pages are shared only under the same one.
             scope: And only in the same namespace and version; see there.
 
@@ -166,7 +175,7 @@ class LLM:
             RequestError: Names what is wrong with prompts or parameters.
         """
         cached = _Cached(salt, scope)
-        return self._wait(self._generate(prompts, params, n, cached))
+        return self._wait(self._generate(prompts, params, n, cached, beams))
 
     def chat(
         self,
@@ -190,6 +199,31 @@ class LLM:
             RequestError: Names what is wrong with messages or parameters.
         """
         return self._wait(self._chat(messages, params, n, _Cached(salt, scope)))
+
+    def embed(
+        self,
+        texts: str | Sequence[str] | Sequence[int] | Sequence[Sequence[int]],
+        pooling: Pooling | None = None,
+        *,
+        normalize: bool = True,
+        salt: str = "",
+    ) -> list[list[float]]:
+        """Make vectors of texts.
+
+        Args:
+            texts: A text, token ids, or a list of either.
+            pooling: Which tokens make a vector; by default what the model was made for.
+            normalize: Give them length 1 (L2).
+            salt: As for `generate`.
+
+        Returns:
+            One vector a text, in order.
+
+        Raises:
+            RequestError: Names what is wrong with the texts.
+        """
+        found = self._wait(self._embed(texts, pooling, _Cached(salt, EVERYWHERE)))
+        return [unit(one).tolist() for one in found] if normalize else found
 
     async def agenerate(
         self,
@@ -237,9 +271,10 @@ class LLM:
         params: SamplingParams | None,
         n: int,
         cached: _Cached,
+        beams: Beams | None,
     ) -> list[Answers]:
         encoded = await self._prompter.encode_all(split_prompts(prompts))
-        generation = self._generation(encoded, params, n, cached)
+        generation = self._generation(encoded, params, n, cached, beams)
         choices = await generation.choices()
         return [
             Answers(ids, choices[place * n : (place + 1) * n], generation.usages[place])
@@ -257,14 +292,34 @@ class LLM:
         generation = self._generation([ids], params or self._filling(ids), n, cached)
         return Answers(ids, await generation.choices(), generation.usage)
 
+    async def _embed(
+        self,
+        texts: str | Sequence[str] | Sequence[int] | Sequence[Sequence[int]],
+        pooling: Pooling | None,
+        cached: _Cached,
+    ) -> list[list[float]]:
+        params = pooled(pooling, self._text, self.info)
+        encoded = await self._prompter.encode_all(split_prompts(texts, "texts"), answer=0)
+        choices = await self._generation(encoded, params, 1, cached).choices()
+        return [one.embedding for one in choices]
+
     def _generation(
-        self, prompts: list[list[int]], params: SamplingParams | None, n: int, cached: _Cached
+        self,
+        prompts: list[list[int]],
+        params: SamplingParams | None,
+        n: int,
+        cached: _Cached,
+        beams: Beams | None = None,
     ) -> Generation:
         params = params or SamplingParams(max_tokens=DEFAULT_MAX_TOKENS)
         check_params(params, self.info.vocab)
+        if beams is not None:
+            check_beams(beams, params, n)
         check_name("salt", cached.salt)
         check_scope(cached.scope)
-        call = Call(prompts=prompts, params=params, n=n, salt=cached.salt, scope=cached.scope)
+        call = Call(
+            prompts=prompts, params=params, n=n, salt=cached.salt, scope=cached.scope, beams=beams
+        )
         return Generation(self._client, self._text.tokenizer, call)
 
     def _filling(self, prompt: list[int]) -> SamplingParams:

@@ -20,23 +20,27 @@ _LONG = 20_000
 Measured on a slow core: 20,000 characters take about 10 ms."""
 
 
-def split_prompts(value: object) -> list[str | list[int]]:
+def split_prompts(value: object, param: str = "prompt") -> list[str | list[int]]:
     """Return the prompts that a value holds: a text, texts, ids, or lists of ids.
+
+    Args:
+        value: Anything.
+        param: Field that a refusal names.
 
     Raises:
         RequestError: It is none of these, or empty, or holds an empty prompt.
     """
     if isinstance(value, str):
-        return [_not_empty(value)]
+        return [_not_empty(value, param)]
     if not isinstance(value, Sequence) or not value:
         raise _refusal(
-            "prompt must be a text, token ids, or a list of one of these, and not be empty"
+            f"{param} must be a text, token ids, or a list of one of these, and not be empty", param
         )
     if all(isinstance(one, str) for one in value):
-        return [_not_empty(one) for one in value]
+        return [_not_empty(one, param) for one in value]
     if all(isinstance(one, Sequence) and not isinstance(one, str) for one in value):
-        return [_ids(one) for one in value]
-    return [_ids(value)]
+        return [_ids(one, param) for one in value]
+    return [_ids(value, param)]
 
 
 class Prompter:
@@ -52,7 +56,12 @@ class Prompter:
         self._longest_token = 0
 
     async def encode(
-        self, prompt: str | list[int], *, param: str = "prompt", affixes: bool = True
+        self,
+        prompt: str | list[int],
+        *,
+        param: str = "prompt",
+        affixes: bool = True,
+        answer: int = 1,
     ) -> list[int]:
         """Return the ids of a raw prompt. Control-token literals in its text are control tokens.
 
@@ -60,24 +69,30 @@ class Prompter:
             prompt: Text or ids.
             param: Field that a refusal names.
             affixes: Whether the text gets what the model begins and ends texts with.
+            answer: Tokens that there has to be room for behind it.
 
         Raises:
             RequestError: Too long, empty, or with ids that the model does not have.
         """
         if isinstance(prompt, list):
-            return self._fitting(prompt, param)
+            return self._fitting(prompt, param, answer)
         encode = partial(self._text.tokenizer.encode, special=True, affixes=affixes)
         return self._fitting(
-            await self._guarded(len(prompt.encode()), param, encode, prompt), param
+            await self._guarded(len(prompt.encode()), param, encode, prompt), param, answer
         )
 
     async def encode_all(
-        self, prompts: Sequence[str | list[int]], *, affixes: bool = True
+        self,
+        prompts: Sequence[str | list[int]],
+        *,
+        param: str = "prompt",
+        affixes: bool = True,
+        answer: int = 1,
     ) -> list[list[int]]:
         """Return the ids of several raw prompts; as `encode`."""
         encoded = []
         for prompt in prompts:
-            encoded.append(await self.encode(prompt, affixes=affixes))
+            encoded.append(await self.encode(prompt, param=param, affixes=affixes, answer=answer))
             await asyncio.sleep(0)  # others get their turn between many prompts
         return encoded
 
@@ -128,7 +143,7 @@ class Prompter:
         if size <= _LONG:
             return encode(*args, **options)
         longest = await asyncio.to_thread(self._bytes_of_longest_token)
-        if size // longest >= self.info.room:
+        if size // longest > self.info.room:
             raise self._too_long(f"at least {size // longest}", param)
         return await asyncio.to_thread(encode, *args, **options)
 
@@ -139,10 +154,10 @@ class Prompter:
             self._longest_token = max(len(tokenizer.token_bytes(one)) for one in ids)
         return self._longest_token
 
-    def _fitting(self, ids: list[int], param: str) -> list[int]:
+    def _fitting(self, ids: list[int], param: str, answer: int = 1) -> list[int]:
         if not ids:
-            raise _refusal("the prompt is empty, and this model adds nothing to it")
-        if len(ids) >= self.info.room:
+            raise _refusal("the prompt is empty, and this model adds nothing to it", param)
+        if len(ids) + answer > self.info.room:
             raise self._too_long(str(len(ids)), param)
         if min(ids) < 0 or max(ids) >= self.info.vocab:
             most = self.info.vocab - 1
@@ -158,19 +173,19 @@ class Prompter:
         )
 
 
-def _not_empty(text: str) -> str:
+def _not_empty(text: str, param: str) -> str:
     if not text:
-        raise _refusal("a prompt is empty")
+        raise _refusal("a prompt is empty", param)
     return text
 
 
-def _ids(values: Sequence[object]) -> list[int]:
+def _ids(values: Sequence[object], param: str) -> list[int]:
     if not values:
-        raise _refusal("a prompt is empty")
+        raise _refusal("a prompt is empty", param)
     ids = [one for one in values if type(one) is int]
     if len(ids) != len(values):
         wrong = next(one for one in values if type(one) is not int)
-        raise _refusal(f"a prompt of token ids holds {wrong!r:.40}")
+        raise _refusal(f"a prompt of token ids holds {wrong!r:.40}", param)
     return ids
 
 
@@ -184,5 +199,5 @@ def _content_bytes(messages: Sequence[object]) -> int:
     return total
 
 
-def _refusal(message: str) -> RequestError:
-    return RequestError(message, param="prompt")
+def _refusal(message: str, param: str) -> RequestError:
+    return RequestError(message, param=param)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import statistics
-import sys
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from camshaft import add_recipe_arguments, recipe_from_arguments
@@ -12,12 +11,18 @@ from camshaft.compose import compose, spare_the_collector
 from camshaft.contracts.command import Command
 
 from .measure import measure
+from .progress import tell
 from .workloads import WORKLOADS, find_workload, jobs
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
+    from collections.abc import Sequence
 
     from camshaft import Registry, Settings
+    from camshaft.compose import Composed
+
+    from .measure import Measurement
+    from .workloads import Job
 
 
 _COUNTS = (
@@ -56,13 +61,12 @@ workloads:
         """Measure and print."""
         find_workload(args.workload)  # a slip is told before weights are loaded
         recipe = recipe_from_arguments(args, registry)
-        composed = compose(recipe, progress=lambda text: print(text, file=sys.stderr))
+        composed = compose(recipe, progress=tell)
         spare_the_collector()
         try:
             work = jobs(args.workload, composed.info.vocab, args.seed)
-            for _ in range(args.warmup):
-                measure(composed.engine, work)
-            runs = [measure(composed.engine, work) for _ in range(max(1, args.repeats))]
+            _run("warm-up", args.warmup, composed, work)
+            runs = _run("run", max(1, args.repeats), composed, work)
         finally:
             composed.engine.close()
         rates = [run.n_out / run.seconds for run in runs]
@@ -82,6 +86,15 @@ workloads:
         }
         print(json.dumps(report) if args.json else _table(report))
         return 0
+
+
+def _run(what: str, count: int, composed: Composed, work: Sequence[Job]) -> list[Measurement]:
+    """Measure a workload so many times, and say so."""
+    runs = []
+    for number in range(count):
+        tell(f"{what} {number + 1} of {count}")
+        runs.append(measure(composed.engine, work))
+    return runs
 
 
 def _table(report: dict[str, Any]) -> str:

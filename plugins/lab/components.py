@@ -42,6 +42,12 @@ def camshaft_components() -> list[Component]:
         ),
         Component(
             kind="command",
+            name="trace",
+            implementation="camshaft.plugins.lab.trace_command:Trace",
+            summary="look into a step that was kept, and run it again",
+        ),
+        Component(
+            kind="command",
             name="tune",
             implementation="camshaft.plugins.lab.tune:Tune",
             summary="find out whether and how to split steps into nano-batches",

@@ -53,7 +53,12 @@ def table(found: Findings) -> str:
     lack = ", ".join(name for name, one in found.libraries.items() if one is None)
     lines = ["libraries", f"  {have}", f"  not installed: {lack or 'none'}", "", "machine"]
     lines += [f"  {name}: {value}" for name, value in found.machine.items()]
-    lines += ["", "devices", *(f"  {one.component}: {_words(one)}" for one in found.devices)]
+    lines += ["", "devices"]
+    for device in found.devices:
+        lines += [
+            f"  {device.component}: {_words(device)}",
+            *(f"    {one}" for one in device.notes),
+        ]
     several = sum(one.facts is not None for one in found.devices) > 1
     unfit = [one for one in found.fits if one.reasons and (several or not one.devices)]
     lines += ["", f"components: {len(found.fits) - len(unfit)} can run, {len(unfit)} cannot"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
@@ -16,6 +15,7 @@ from camshaft.errors import CamshaftError
 from camshaft.request import Request, SamplingParams, TokenSpan
 
 from .explanation import Explanation, StepLimit, table
+from .progress import tell
 from .ranges import Ranges, StepWork
 from .rates import measured_rates
 from .roofline import limits
@@ -71,7 +71,7 @@ rates that this device reaches in a large copy and a large product, measured in 
         if args.context < 1:
             raise CamshaftError(f"--context {args.context}: it is at least 1")
         recipe = recipe_from_arguments(args, registry)
-        composed = compose(recipe, progress=lambda text: print(text, file=sys.stderr))
+        composed = compose(recipe, progress=tell)
         try:
             found = explain(composed, args.context)
         finally:
@@ -92,6 +92,7 @@ def explain(composed: Composed, context: int) -> Explanation:
     steps: list[StepLimit] = []
     if recipe.engine.executor.use != "null":  # that one has no model
         dtype: torch.dtype = getattr(torch, recipe.model.dtype)
+        tell("measuring what the device can do")
         rates = measured_rates(composed.drawing.hardware.device, dtype)
         steps = list(_steps(composed, rates, max(1, min(context, memory.room - 1))))
     return Explanation(recipe, info, memory, composed.drawing.checkpoint.config, rates, steps)
@@ -125,10 +126,12 @@ def _steps(composed: Composed, rates: Rates, context: int) -> Iterator[StepLimit
 
 
 def _run_a_request(composed: Composed) -> None:
-    """Run a prompt and a decode, so that every linear has been seen at work."""
+    """Run a prompt and, if there is one, a decode, so that every linear has been seen at work."""
     engine = composed.engine
     tokens = max(1, min(_PROBE_TOKENS, composed.memory.room - 2))
     params = SamplingParams(max_tokens=2, temperature=0, ignore_eos=True)
+    if not composed.info.generates:
+        params = SamplingParams(max_tokens=1, pooling="mean")
     engine.submit(Request(id="probe", spans=(TokenSpan([0] * tokens),), params=params))
     while engine.has_work:
         engine.step()

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
+from camshaft import native
 from camshaft.contracts.attention import AttentionSpec
 from camshaft.errors import CamshaftError, PluginError
 
@@ -42,12 +43,14 @@ class Device:
         facts: Of the device; None if there is none.
         memory: Bytes, (total, free); None if there is none.
         reason: Why there is none.
+        notes: What it chose, and why.
     """
 
     component: str
     facts: DeviceFacts | None
     memory: tuple[int, int] | None = None
     reason: str = ""
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +131,7 @@ def _machine() -> dict[str, str]:
         "python": f"{sys.version.split()[0]} at {sys.executable}",
         "system": platform.platform(),
         "processors": f"{len(os.sched_getaffinity(0))} of {os.cpu_count()} usable",
+        "compiled operations": native.found(),
         "open files": f"{files}; server.max_connections has to stay below",
         "temporary files": f"{folder}, {shutil.disk_usage(folder).free / 2**30:.1f} GiB free",
     }
@@ -136,10 +140,10 @@ def _machine() -> dict[str, str]:
 def _device(component: Component) -> Device:
     try:
         backend = component.load()(component.settings())
-        facts, memory = backend.facts(), backend.memory()
+        facts, memory, notes = backend.facts(), backend.memory(), tuple(backend.notes())
     except Exception as error:  # noqa: BLE001 - a driver may raise anything, and that is the finding
         return Device(component.name, None, reason=_first_line(error))
-    return Device(component.name, facts, (memory.total, memory.free))
+    return Device(component.name, facts, (memory.total, memory.free), notes=notes)
 
 
 def _fit(component: Component, devices: Sequence[Device]) -> Fit:
@@ -187,4 +191,5 @@ def _plain(device: Device) -> dict[str, Any]:
         "dtypes": sorted(facts.dtypes) if facts else [],
         "capabilities": sorted(facts.capabilities) if facts else [],
         "memory": device.memory,
+        "notes": list(device.notes),
     }

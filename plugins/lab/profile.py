@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ from camshaft.contracts.command import Command
 from camshaft.errors import CamshaftError
 
 from .measure import measure, submit
+from .progress import tell
 from .ranges import Ranges
 from .rates import measured_rates
 from .report import Report, table
@@ -93,7 +93,7 @@ workloads:
         if path.suffix != ".gz":
             raise CamshaftError(f"--trace {path}: the trace is compressed; call it {path}.gz")
         recipe = recipe_from_arguments(args, registry)
-        composed = compose(recipe, progress=lambda text: print(text, file=sys.stderr))
+        composed = compose(recipe, progress=tell)
         spare_the_collector()
         try:
             report = self._profile(composed, args, path)
@@ -106,12 +106,15 @@ workloads:
         executor = executor_of(composed, "profile")
         ranges = Ranges().of(executor)
         work = jobs(args.workload, composed.info.vocab, args.seed)
-        for _ in range(args.warmup):
+        for number in range(args.warmup):
+            tell(f"warm-up {number + 1} of {args.warmup}")
             measure(composed.engine, work)
+        tell("recording")
         window = Window(max(0, args.skip), max(0, args.steps))
         wall_s = profile_steps(composed, work, window, path, ranges)
         drawing = composed.drawing
         dtype: torch.dtype = getattr(torch, drawing.recipe.model.dtype)
+        tell("measuring what the device can do")
         rates = measured_rates(drawing.hardware.device, dtype)
         return Report(
             title=f"{drawing.recipe.name}: {args.workload} on {composed.info.device}",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -12,6 +11,7 @@ from camshaft.compose import compose, spare_the_collector
 from camshaft.contracts.command import Command
 from camshaft.errors import CamshaftError
 
+from .progress import tell
 from .subject import executor_of, shape_of
 from .tuning.costs import Link, Mix
 from .tuning.measuring import survey
@@ -99,7 +99,7 @@ sends to the others is calculated from the speed of the link.
         if args.tensor_parallel > 1:
             changes += sharded(recipe, args.tensor_parallel)
         measured = load_recipe(args.recipe, registry, [*args.overrides, *changes])
-        composed = compose(measured, progress=_tell)
+        composed = compose(measured, progress=tell)
         spare_the_collector()
         try:
             report = _tuned(composed, args)
@@ -108,12 +108,8 @@ sends to the others is calculated from the speed of the link.
         print(json.dumps(report.as_mapping()) if args.json else table(report))
         if args.write is not None:
             args.write.write_text(_rewritten(args, recipe, report.tuned), encoding="utf-8")
-            _tell(f"written: {args.write}")
+            tell(f"written: {args.write}")
         return 0
-
-
-def _tell(text: str) -> None:
-    print(text, file=sys.stderr)
 
 
 def _check(args: Namespace) -> None:
@@ -145,7 +141,7 @@ def _tuned(composed: Composed, args: Namespace) -> Report:
             args.link_us * 1e-6,
             shape.hidden * shape.itemsize,
         )
-    found = survey(composed, load, link, _tell)
+    found = survey(composed, load, link, tell)
     title = f"{composed.info.model} on {composed.info.device}"
     return Report(title, load, found, search(found.costs, load.mix))
 

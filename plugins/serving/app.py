@@ -14,8 +14,10 @@ from camshaft.errors import RequestError
 
 from .chat import chat
 from .completions import complete
+from .embeddings import embed, pool
 from .errors import error_response, handle_errors, json_response
 from .openapi import openapi
+from .score import score
 from .tokenizing import detokenize, tokenize
 from .wire import Model, Models
 
@@ -49,6 +51,7 @@ def create_app(service: Service, routes: Iterable[Route] = ()) -> FastAPI:
     handle_errors(app)
     app.add_middleware(Gate, service=service)
     _add_openai(app, service)
+    _add_vectors(app, service)
     _add_operations(app, service)
     for route in routes:
         route.mount(app, service.client)
@@ -84,6 +87,20 @@ def _add_openai(app: FastAPI, service: Service) -> None:
     async def model(name: str) -> Response:
         service.check_model(name)
         return json_response(_model(service))
+
+
+def _add_vectors(app: FastAPI, service: Service) -> None:
+    @app.post("/v1/embeddings")
+    async def embeddings(request: Request) -> Response:
+        return await embed(service, request)
+
+    @app.post("/v1/score")
+    async def scores(request: Request) -> Response:
+        return await score(service, request)
+
+    @app.post("/pooling")
+    async def vectors(request: Request) -> Response:
+        return await pool(service, request)
 
 
 def _add_operations(app: FastAPI, service: Service) -> None:

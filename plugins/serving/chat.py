@@ -14,7 +14,7 @@ from camshaft.generate.check import RANGES, check_range
 from .body import read_object
 from .events import answer
 from .fields import ChatFields, parse_fields
-from .params import cache_scope, check_call, sampling_params, seconds
+from .params import beams_of, cache_scope, check_call, sampling_params, seconds
 from .wire import (
     ChatChoice,
     ChatChunk,
@@ -58,6 +58,7 @@ async def chat(service: Service, request: Request) -> Response:
         max_tokens=room if wanted is None else wanted,
         logprobs=_logprobs(fields),
     )
+    beams = beams_of(fields, params, width=fields.n, max_running=service.max_running)
     service.check_queue(fields.n)
     prompt = await prompter.render(
         [checked_message(one, place) for place, one in enumerate(fields.messages)],
@@ -76,6 +77,7 @@ async def chat(service: Service, request: Request) -> Response:
         ttft_slo_s=seconds(fields.ttft_slo_ms),
         tpot_slo_s=seconds(fields.tpot_slo_ms),
         tenant=fields.user,
+        beams=beams,
     )
     writer = ChatWriter(fields, service)
     return await answer(request, service.run(call, writer.id), writer, stream=fields.stream)

@@ -15,7 +15,14 @@ from .body import read_object
 from .echo import Echo
 from .events import answer
 from .fields import CompletionFields, parse_fields
-from .params import MOST_CHOICES, cache_scope, check_call, sampling_params, seconds
+from .params import (
+    MOST_CHOICES,
+    beams_of,
+    cache_scope,
+    check_call,
+    sampling_params,
+    seconds,
+)
 from .wire import Completion, CompletionChoice, CompletionLogprobs, Usage
 
 if TYPE_CHECKING:
@@ -48,18 +55,16 @@ async def run_completion(
     service.check_model(fields.model)
     check_call(fields)
     candidates = _candidates(fields)
-    if fields.echo and modules:
-        raise RequestError(
-            "echo: a prompt behind modules is not echoed", param="echo", code="unsupported"
-        )
+    _check_parts(fields, modules)
     params = sampling_params(
         fields,
         service.prompter,
         service.info.vocab,
         max_tokens=_max_tokens(fields),
-        logprobs=0 if fields.logprobs is None and candidates > fields.n else fields.logprobs,
+        logprobs=0 if fields.logprobs is None and _is_ranked(fields) else fields.logprobs,
         prompt_logprobs=fields.logprobs if fields.echo else None,
     )
+    beams = beams_of(fields, params, width=candidates, max_running=service.max_running)
     prompts = split_prompts(fields.prompt)
     service.check_queue(len(prompts) * candidates)
     encoded = await service.prompter.encode_all(prompts, affixes=not modules)
@@ -67,17 +72,35 @@ async def run_completion(
         prompts=encoded,
         params=params,
         modules=modules,
-        n=candidates,
+        n=fields.n if beams else candidates,
         salt=fields.cache_salt,
         scope=cache_scope(fields),
         priority=fields.priority,
         ttft_slo_s=seconds(fields.ttft_slo_ms),
         tpot_slo_s=seconds(fields.tpot_slo_ms),
         tenant=fields.user,
+        beams=beams,
     )
     echo = Echo(fields, service.tokenizer, prompts, encoded) if fields.echo else None
     writer = CompletionWriter(fields, service, echo)
     return await answer(request, service.run(call, writer.id), writer, stream=fields.stream)
+
+
+def _check_parts(fields: CompletionFields, modules: tuple[TokenSpan, ...]) -> None:
+    """Refuse what does not go together."""
+    if fields.echo and modules:
+        raise RequestError(
+            "echo: a prompt behind modules is not echoed", param="echo", code="unsupported"
+        )
+    if fields.use_beam_search and (fields.echo or modules):
+        name = "echo" if fields.echo else "use_beam_search"
+        what = "is not echoed" if fields.echo else "is not continued behind modules"
+        raise RequestError(f"{name}: a beam {what}", param=name, code="unsupported")
+
+
+def _is_ranked(fields: CompletionFields) -> bool:
+    """Return whether the writer has to choose among the answers."""
+    return not fields.use_beam_search and fields.best_of is not None and fields.best_of > fields.n
 
 
 def _max_tokens(fields: CompletionFields) -> int:
@@ -115,7 +138,7 @@ class CompletionWriter:
     def whole(self, choices: Sequence[generate.Choice], usage: generate.Usage) -> Completion:
         """Return the body of an answer that is not streamed."""
         candidates = self._fields.best_of
-        if candidates is not None and candidates > self._fields.n:
+        if candidates is not None and _is_ranked(self._fields):
             choices = best_of(choices, candidates, self._fields.n)
         return self._completion([self._choice(one) for one in choices], usage)
 

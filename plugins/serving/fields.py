@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -100,6 +100,9 @@ class Fields(BaseModel):
     ttft_slo_ms: float | None = None
     tpot_slo_ms: float | None = None
     request_id: str | None = None
+    use_beam_search: bool = False
+    length_penalty: float | None = None
+    early_stopping: bool | Literal["never"] | None = None
 
     @property
     def include_usage(self) -> bool:

@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from pydantic.json_schema import models_json_schema
 
-from camshaft.generate.check import RANGES, Range
+from camshaft.generate.check import LENGTH_PENALTY, RANGES, Range
 
 from .chat import ROLES
+from .embeddings import EmbeddingFields, Embeddings, PooledTexts, PoolingFields
 from .errors import ErrorAnswer
 from .fields import LATER, NO_SEMANTICS, ChatFields, CompletionFields
 from .params import MOST_CHOICES, PRIORITY
+from .score import ScoreFields, Scores
 from .tokenizing import Detokenized, DetokenizeFields, TokenizeFields, Tokens
 from .wire import ChatCompletion, Completion, Model, Models
 
@@ -37,6 +39,14 @@ _PROMPT = {
             "minItems": 1,
             "items": {"type": "array", "minItems": 1, "items": {"type": "integer", "minimum": 0}},
         },
+    ],
+}
+
+_TEXTS = {
+    "description": "A text, or a list of them; several of both are pairs.",
+    "anyOf": [
+        {"type": "string", "minLength": 1},
+        {"type": "array", "minItems": 1, "items": {"type": "string", "minLength": 1}},
     ],
 }
 
@@ -63,6 +73,9 @@ _MESSAGES = {
 POSTS: dict[str, tuple[type[BaseModel], type[msgspec.Struct], str]] = {
     "/v1/completions": (CompletionFields, Completion, "continue prompts"),
     "/v1/chat/completions": (ChatFields, ChatCompletion, "answer a conversation"),
+    "/v1/embeddings": (EmbeddingFields, Embeddings, "vectors of texts, of length 1"),
+    "/v1/score": (ScoreFields, Scores, "how alike texts are, by their vectors"),
+    "/pooling": (PoolingFields, PooledTexts, "vectors of texts, as the model made them"),
     "/tokenize": (TokenizeFields, Tokens, "token ids of a prompt or a conversation"),
     "/detokenize": (DetokenizeFields, Detokenized, "the text of token ids"),
 }
@@ -91,10 +104,17 @@ def openapi() -> dict[str, Any]:
     )
     schemas = {**written, **read["$defs"]}
     schemas["CompletionFields"]["properties"]["prompt"] = _PROMPT
+    for name in ("EmbeddingFields", "PoolingFields"):
+        schemas[name]["properties"]["input"] = _PROMPT
+    schemas["EmbeddingFields"]["properties"]["dimensions"] = {"type": "null"}  # refused by name
+    for side in ("text_1", "text_2"):
+        schemas["ScoreFields"]["properties"][side] = _TEXTS
+    for name in ("EmbeddingFields", "PoolingFields", "ScoreFields"):
+        schemas[name]["properties"]["priority"] |= _range(PRIORITY)
     schemas["ChatFields"]["properties"]["messages"] = _MESSAGES
     schemas["TokenizeFields"]["properties"]["messages"] = _MESSAGES
-    for form in (CompletionFields, ChatFields):
-        _add_others(schemas[form.__name__])
+    for name in ("CompletionFields", "ChatFields"):
+        _add_others(schemas[name])
     paths: dict[str, dict[str, Any]] = {
         path: {"post": _operation(summary, _ref(answer), body=_ref(form))}
         for path, (form, answer, summary) in POSTS.items()
@@ -118,7 +138,13 @@ def openapi() -> dict[str, Any]:
 
 def _add_others(schema: dict[str, Any]) -> None:
     """Add the ranges of numbers, and fields that are taken if they ask for nothing."""
-    ranges = {**RANGES, "n": CHOICES, "best_of": CHOICES, "priority": PRIORITY}
+    ranges = {
+        **RANGES,
+        "n": CHOICES,
+        "best_of": CHOICES,
+        "priority": PRIORITY,
+        "length_penalty": LENGTH_PENALTY,
+    }
     for name, allowed in ranges.items():
         if name in schema["properties"]:
             schema["properties"][name] |= _range(allowed)

@@ -7,7 +7,7 @@ import re
 from typing import TYPE_CHECKING
 
 from camshaft.errors import RequestError
-from camshaft.generate import check_name, check_params, check_scope
+from camshaft.generate import Beams, check_beams, check_name, check_params, check_scope
 from camshaft.generate.check import Range, check_range
 from camshaft.request import EVERYWHERE, CacheScope, SamplingParams
 
@@ -87,6 +87,37 @@ def check_call(fields: Fields) -> None:
         raise RequestError(
             "request_id must be 1 to 128 letters, digits and _ . : -", param="request_id"
         )
+
+
+def beams_of(
+    fields: Fields, params: SamplingParams, *, width: int, max_running: int
+) -> Beams | None:
+    """Return how beams are searched for, or None if they are not.
+
+    Args:
+        fields: As sent.
+        params: Made of them.
+        width: Beams of each prompt.
+        max_running: Requests that the engine runs at once.
+
+    Raises:
+        RequestError: Names the field.
+    """
+    if not fields.use_beam_search:
+        for name in ("length_penalty", "early_stopping"):
+            if getattr(fields, name) is not None:
+                raise RequestError(f"{name} needs use_beam_search: true", param=name)
+        return None
+    if fields.stream:
+        raise RequestError(
+            "stream: the best beams are not known before all have ended",
+            param="stream",
+            code="unsupported",
+        )
+    penalty = 1.0 if fields.length_penalty is None else fields.length_penalty
+    beams = Beams(width, penalty, fields.early_stopping or False)
+    check_beams(beams, params, fields.n, max_running)
+    return beams
 
 
 def seconds(milliseconds: float | None) -> float | None:

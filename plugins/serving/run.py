@@ -15,6 +15,8 @@ from camshaft.generate.llm import LLM
 from camshaft.recipe import add_recipe_arguments, recipe_from_arguments
 from camshaft.request import SamplingParams
 
+from .trace_arguments import add_trace_arguments, trace_order
+
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
     from collections.abc import AsyncGenerator
@@ -60,6 +62,7 @@ Answer one prompt in this process and print the text as it comes, then the token
             option = f"--{name.replace('_', '-')}"
             parser.add_argument(option, type=kind, default=default, metavar="X", help=text)
         parser.add_argument("--json", action="store_true", help="print one JSON object")
+        add_trace_arguments(parser)
 
     def run(self, args: Namespace, registry: Registry) -> int:
         """Print the answer."""
@@ -68,7 +71,8 @@ Answer one prompt in this process and print the text as it comes, then the token
         params = SamplingParams(max_tokens=args.max_tokens, **chosen)
         show = _nothing if args.json else _to_screen
         began = time.monotonic()
-        with LLM(recipe, progress=_nothing if args.json else _to_errors) as llm:
+        progress = _nothing if args.json else _to_errors
+        with LLM(recipe, progress=progress, trace=trace_order(args)) as llm:
             loaded = time.monotonic()
             if args.chat:
                 deltas = llm.achat([{"role": "user", "content": args.prompt}], params)

@@ -15,6 +15,7 @@ import uvloop
 
 from camshaft.errors import CamshaftError
 
+from .logs import tell
 from .protocol import Patience, Protocol
 
 if TYPE_CHECKING:
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
     from camshaft.recipe import ServerSection
 
     from .service import Service
-
-_log = logging.getLogger("camshaft.server")
 
 _BACKLOG = 2048
 
@@ -42,18 +41,26 @@ def bind(host: str, port: int) -> socket.socket:
         CamshaftError: The address is taken or not ours.
     """
     try:
-        family, kind, protocol, _, address = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        bound = socket.socket(family, kind, protocol)
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        bound.bind(address)
-        bound.listen(_BACKLOG)  # now, so that a second server is told at its start
+        return _listening(host, port)
     except OSError as error:
         raise CamshaftError(
             f"cannot listen on {host} port {port}: {error.strerror}. Stop what uses it, or choose "
             "another with --port (0 takes a free one)."
         ) from None
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    family, kind, protocol, _, address = socket.getaddrinfo(
+        host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )[0]
+    bound = socket.socket(family, kind, protocol)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind(address)
+        bound.listen(_BACKLOG)  # now, so that a second server is told at its start
+    except OSError:
+        bound.close()
+        raise
     return bound
 
 
@@ -69,7 +76,7 @@ class HttpServer(uvicorn.Server):
                 ws="none",
                 lifespan="off",
                 log_config=None,
-                access_log=False,
+                access_log=logging.getLogger("uvicorn.access").isEnabledFor(logging.INFO),
                 server_header=False,
                 timeout_graceful_shutdown=max(1, round(settings.shutdown_s + _LAST_RESORT_S)),
             )
@@ -129,9 +136,10 @@ class Serving:
         self._stopped.set()
 
     def _on_signal(self) -> None:
-        _log.warning(
-            "stopping now" if self._service.stopping else "stopping; once more to stop at once"
-        )
+        again = self._service.stopping
+        text = "stopping now" if again else "stopping; once more to stop at once"
+        open_calls = len(self._service.open_calls)
+        tell("drain", text, logging.WARNING, at_once=again, open_calls=open_calls)
         self.stop()
 
     def _on_begun(self, begin: asyncio.Future[None]) -> None:
@@ -150,7 +158,9 @@ class Serving:
         if self._service.stopping:
             return
         self._died = True
-        _log.error("%s; the server exits in %g s", error, self._settings.linger_s)
+        linger_s = self._settings.linger_s
+        text = f"{error}; the server exits in {linger_s:g} s"
+        tell("dead", text, logging.ERROR, reason=str(error), linger_s=linger_s)
         await asyncio.sleep(self._settings.linger_s)
         self.stop()
 

@@ -11,6 +11,7 @@ from camshaft.errors import RequestError
 from camshaft.generate import Generation, Prompter
 
 from .body import BodyLimits
+from .call_log import CallLog
 from .metrics import Meter, Metrics
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
     from .keys import Keys
 
-Phase = Literal["starting", "ready", "silent", "restarting", "paused", "stopping", "dead"]
+Phase = Literal["starting", "ready", "silent", "restarting", "paused", "asleep", "stopping", "dead"]
 
 
 class Service:
@@ -52,10 +53,13 @@ class Service:
         self.created = int(time.time())
         self.stopping = False
         self.paused = False
+        self.asleep = False
         self.open_calls: set[ServedGeneration] = set()
         self.limits = BodyLimits(settings.body_bytes, settings.body_wait_s, settings.json_depth)
         self._text: TextModel | None = None
         self._prompter: Prompter | None = None
+        self.max_running = max_running
+        self.shutdown_s = settings.shutdown_s
         self._most_open = max_running + settings.max_queue
 
     def start(self, text: TextModel) -> None:
@@ -70,6 +74,8 @@ class Service:
             return "stopping"
         if state == "ready" and self._text is None:
             return "starting"
+        if state == "ready" and self.asleep:
+            return "asleep"
         return "paused" if state == "ready" and self.paused else state
 
     @property
@@ -82,20 +88,31 @@ class Service:
         """Makes token ids that fit the engine as it is now."""
         info = self.client.info
         if self._prompter is None or self._prompter.info is not info:
-            assert self._text is not None, "the gate lets nobody through before the start"
-            self._prompter = Prompter(self._text, info)
+            self._prompter = Prompter(self.text, info)
         return self._prompter
+
+    @property
+    def text(self) -> TextModel:
+        """Of the model."""
+        assert self._text is not None, "the gate lets nobody through before the start"
+        return self._text
 
     @property
     def tokenizer(self) -> Tokenizer:
         """Of the model."""
-        assert self._text is not None, "the gate lets nobody through before the start"
-        return self._text.tokenizer
+        return self.text.tokenizer
+
+    @property
+    def most_open(self) -> int:
+        """Answers that may run or wait at once."""
+        return self._most_open
 
     def refusal(self) -> RequestError | None:
         """Return why no request is taken now, or None."""
         match self.phase:
-            case "ready" | "paused":  # what runs no engine is answered, and `check_queue` refuses
+            case (
+                "ready" | "paused" | "asleep"
+            ):  # what runs no engine is answered, and `check_queue` refuses
                 return None
             case "starting":
                 text, again = f"the engine is starting: {self.client.doing}", 5.0
@@ -127,12 +144,12 @@ class Service:
         """Refuse a call that the queue has no place for.
 
         Raises:
-            RequestError: The queue is full, the call alone would fill it, or the server is paused.
+            RequestError: The queue is full, the call alone would fill it, or the server is paused
+                or asleep.
         """
-        if self.paused:
-            raise RequestError(
-                "the server is paused", code="paused", status=503, retry_after_s=30.0
-            )
+        if self.asleep or self.paused:
+            how = "asleep" if self.asleep else "paused"
+            raise RequestError(f"the server is {how}", code=how, status=503, retry_after_s=30.0)
         if choices > self._most_open:
             raise RequestError(
                 f"n: {choices} answers are asked for; this server makes at most "
@@ -181,6 +198,7 @@ class ServedGeneration(Generation):
         self._service = service
         self._choices = call.choices
         self._meter = Meter(service.metrics, call)
+        self._log = CallLog(answer_id, call)
         self._cancelled = False
 
     async def cancel(self) -> None:
@@ -192,10 +210,24 @@ class ServedGeneration(Generation):
         """See `Generation.deltas`."""
         self._service.check_queue(self._choices)
         self._service.open_calls.add(self)
+        ended_by: BaseException | None = None
+        try:
+            async with aclosing(self._measured()) as deltas:
+                async for delta in deltas:
+                    yield delta
+        except BaseException as error:
+            ended_by = error
+            raise
+        finally:
+            self._service.open_calls.discard(self)
+            self._log.ended(self, ended_by)
+
+    async def _measured(self) -> AsyncGenerator[Delta]:
         try:
             async with aclosing(super().deltas()) as deltas:
                 async for delta in deltas:
                     self._meter.observe(delta)
+                    self._log.observe(delta)
                     yield delta
         except RequestError as error:
             if error.code == "refused":
@@ -203,5 +235,3 @@ class ServedGeneration(Generation):
             if error.code == "aborted" and self._cancelled:
                 raise RequestError("it was cancelled", code="cancelled", status=409) from None
             raise
-        finally:
-            self._service.open_calls.discard(self)

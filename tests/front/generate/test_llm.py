@@ -76,3 +76,11 @@ async def test_deltas_come_as_an_asynchronous_iteration(llm: LLM) -> None:
     assert texts == ["c", "b", "a"]
     chat = [delta.text async for delta in llm.achat([{"role": "user", "content": "x"}], GREEDY)]
     assert len(chat) == 3
+
+
+def test_vectors_are_made_of_texts_and_ids(llm: LLM) -> None:
+    assert llm.embed(["abc", "xy"], normalize=False) == [[3, 97, 99], [2, 120, 121]]
+    [vector] = llm.embed([3, 4])
+    assert vector == pytest.approx([2 / 29**0.5, 3 / 29**0.5, 4 / 29**0.5])
+    with pytest.raises(RequestError, match="texts must be a text"):
+        llm.embed([])

@@ -95,6 +95,13 @@ def test_people_get_a_line_for_each_figure(capsys) -> None:
     assert (lines["requests"], lines["n_out"], lines["workload"]) == ("1", "128", "cpu-single")
 
 
+def test_progress_is_told_beside_the_result(capsys) -> None:
+    assert main(["bench", TOY, "--workload", "cpu-single", "--repeats", "2", *HOST]) == 0
+    said = capsys.readouterr()
+    assert said.err.splitlines()[-3:] == ["warm-up 1 of 1", "run 1 of 2", "run 2 of 2"]
+    assert "run 1" not in said.out
+
+
 def test_an_unknown_workload_is_told_before_anything_is_loaded(capsys) -> None:
     assert main(["bench", "no-such-recipe.yaml", "--workload", "cpu-singel"]) == 1
     assert capsys.readouterr().err.startswith(

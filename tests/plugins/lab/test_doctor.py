@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -36,6 +37,15 @@ def test_it_names_versions_and_the_device(found: Findings) -> None:
     assert cpu.memory is not None
     assert 0 < cpu.memory[1] <= cpu.memory[0]
     assert "float32" in cpu.facts.dtypes
+
+
+def test_it_says_which_threads_were_chosen_and_where_compiled_operations_are(
+    found: Findings,
+) -> None:
+    [cpu] = [one for one in found.devices if one.component == "cpu"]
+    assert re.match(r"\d+ threads, (on cores [\d,-]+|not pinned), [\d,]+ spins \(", cpu.notes[0])
+    assert f"    {cpu.notes[0]}" in table(found).splitlines()
+    assert re.search(r"native-\w+\.so|processor|compiler", found.machine["compiled operations"])
 
 
 def test_a_component_that_fits_no_device_says_why(found: Findings) -> None:

@@ -31,11 +31,12 @@ async function main() {
     usage = chunk.usage ?? usage;
   }
   const plain = await completions.create({ model, prompt: "echo abc", logprobs: 2 });
+  const vectors = await embeddings.create({ model, input: "abc" });
   const bad = [
     () => chat.completions.create({ model: "other", messages }),
     () => chat.completions.create({ model, messages, temperature: 9 }),
     () => chat.completions.create({ model, messages: [] }),
-    () => embeddings.create({ model, input: "a" }),
+    () => embeddings.create({ model, input: "a", dimensions: 4 }),
     () => completions.create({ model, prompt: "BOOM", stream: true }),
   ];
   const errors = [];
@@ -48,6 +49,7 @@ async function main() {
     streamed: text,
     stream_used: usage.completion_tokens,
     tokens: plain.choices[0].logprobs.tokens,
+    vector: vectors.data[0].embedding,
     errors,
   }));
 }

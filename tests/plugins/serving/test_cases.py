@@ -214,11 +214,6 @@ def test_API_02_a_choice_of_no_tool_asks_for_nothing(toy) -> None:
         assert answer["choices"][0]["finish_reason"] != "tool_calls"
 
 
-def test_API_04_a_recipe_that_generates_has_no_embeddings(toy) -> None:
-    refused = toy.http.post("/v1/embeddings", json={"input": ["a", "b"], "model": "toy"})
-    assert (refused.status_code, refused.json()["error"]["type"]) == (404, "not_found_error")
-
-
 def test_SRV_06_huge_prompts_hold_no_stream_up(serve) -> None:
     server = serve(room=2000, step_s=0.02)
     gaps: list[float] = []

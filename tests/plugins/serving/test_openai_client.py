@@ -66,7 +66,7 @@ def test_API_01_errors_are_of_the_right_class(client: Any) -> None:
     with pytest.raises(openai.NotFoundError):
         client.chat.completions.create(model="other", messages=MESSAGES)
     with pytest.raises(openai.NotFoundError):
-        client.embeddings.create(model="toy", input="a")
+        client.embeddings.create(model="other", input="a")
     with pytest.raises(openai.BadRequestError, match="temperature"):
         client.chat.completions.create(model="toy", messages=MESSAGES, temperature=9)
     with pytest.raises(openai.BadRequestError) as caught:

@@ -22,7 +22,7 @@ EXPECTED_ERRORS = [
     ["NotFoundError", 404],
     ["BadRequestError", 400],
     ["BadRequestError", 400],
-    ["NotFoundError", 404],
+    ["BadRequestError", 400],
     ["APIError", None],
 ]
 
@@ -53,12 +53,13 @@ def in_python(url: str) -> dict[str, Any]:
             text += chunk.choices[0].delta.content or ""
         usage = chunk.usage or usage
     plain = completions.create(model=model, prompt="echo abc", logprobs=2)
+    vectors = client.embeddings.create(model=model, input="abc")
     assert usage is not None
     bad: list[Callable[[], Any]] = [
         lambda: chat.create(model="other", messages=MESSAGES),
         lambda: chat.create(model=model, messages=MESSAGES, temperature=9),
         lambda: chat.create(model=model, messages=[]),
-        lambda: client.embeddings.create(model=model, input="a"),
+        lambda: client.embeddings.create(model=model, input="a", dimensions=4),
         lambda: completions.create(model=model, prompt="BOOM", stream=True),
     ]
     with client:
@@ -70,6 +71,7 @@ def in_python(url: str) -> dict[str, Any]:
             "streamed": text,
             "stream_used": usage.completion_tokens,
             "tokens": plain.choices[0].logprobs.tokens,
+            "vector": vectors.data[0].embedding,
             "errors": [failure(work) for work in bad],
         }
 
@@ -79,6 +81,7 @@ def test_the_script_sees_what_it_should(serve) -> None:
     assert (found["models"], found["used"], found["stream_used"]) == (["toy"], 10, 5)
     assert [len(one) for one in (*found["whole"], found["streamed"])] == [5, 5, 5]
     assert found["tokens"] == ["a", "b", "c", "<|im_end|>"]
+    assert sum(one * one for one in found["vector"]) == pytest.approx(1)
     assert found["errors"] == EXPECTED_ERRORS
 
 

@@ -11,7 +11,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,8 @@ from camshaft.cli import main
 from camshaft.client import Boot
 traits = json.loads(sys.argv.pop(1))
 script = "camshaft.testing.scripted:build_scripted"
-Boot.of = classmethod(lambda cls, recipe: cls(builder=script, argument=traits, heartbeat_s=0.1))
+told = dict(builder=script, argument=traits, heartbeat_s=0.1)
+Boot.of = classmethod(lambda cls, recipe, trace=None: cls(**told))
 sys.exit(main(sys.argv[1:]))
 """
 
@@ -60,7 +61,23 @@ class Served:
         self.url = match[0]
         return self.wait_for("curl")
 
-    def ended(self, within_s: float = 10) -> int:
+    def listens(self) -> str:
+        """Wait until it listens, which is long before it is ready; return where."""
+        own = psutil.Process(self.process.pid)
+        until(lambda: any(one.status == psutil.CONN_LISTEN for one in own.net_connections("tcp")))
+        [port] = [one.laddr.port for one in own.net_connections("tcp") if not one.raddr]
+        self.url = f"http://127.0.0.1:{port}"
+        return self.url
+
+    def refuses(self) -> bool:
+        """Whether it takes no connection any more."""
+        try:
+            httpx.get(f"{self.url}/health", timeout=20)
+        except (httpx.ConnectError, httpx.ReadError, httpx.RemoteProtocolError):
+            return True
+        return False
+
+    def ended(self, within_s: float = 30) -> int:
         """Wait for the end and return the exit code."""
         code = self.process.wait(within_s)
         assert self.process.stdout is not None
@@ -126,14 +143,11 @@ def test_it_tells_its_progress_and_a_line_that_works_and_stops_without_an_orphan
 
 
 def test_SRV_02_health_is_503_until_a_completion_works(start) -> None:
-    served = start("--port", str(free_port()), start_s=1.0)
-    url = f"http://127.0.0.1:{served.process.args[-1]}"
+    served = start(start_s=1.0)
+    url = served.listens()
     states = []
     while "ok" not in states:
-        try:
-            response = httpx.get(f"{url}/health", timeout=5)
-        except httpx.ConnectError:
-            continue
+        response = httpx.get(f"{url}/health", timeout=20)
         states.append(response.json()["status"])
         assert response.status_code == (200 if states[-1] == "ok" else 503)
         time.sleep(0.05)
@@ -149,9 +163,7 @@ def test_SRV_03_running_answers_finish_after_a_signal(start) -> None:
         next(lines)
         served.engine().terminate()  # as service managers do, who tell every process
         served.process.send_signal(signal.SIGTERM)
-        time.sleep(0.3)
-        with pytest.raises(httpx.ConnectError):
-            httpx.get(f"{served.url}/health")
+        until(served.refuses)
         data = [line for line in lines if line]
     assert data[-1] == "data: [DONE]"
     assert len(data) == 60
@@ -164,16 +176,18 @@ def test_SRV_03_a_second_signal_or_the_time_ends_them_with_an_error(start, again
     served.ready()
     with served.stream(4000) as lines:
         next(lines)
-        for _ in range(2 if again else 1):
+        served.process.send_signal(signal.SIGINT)
+        until(served.refuses)  # two signals at once would be one
+        if again:
             served.process.send_signal(signal.SIGINT)
-            time.sleep(0.2)
         data = [line for line in lines if line]
     assert json.loads(data[-1].removeprefix("data: "))["error"]["code"] == "stopping"
     assert served.ended() == 0
 
 
 def test_SRV_02_when_the_engine_is_killed_streams_end_and_the_server_exits(start) -> None:
-    served = start("--set", "server.restarts=0", step_s=0.02, room=5000)
+    changes = ("--set", "server.restarts=0", "--set", "server.linger_s=3")  # for two requests
+    served = start(*changes, step_s=0.02, room=5000)
     served.ready()
     with served.stream(4000) as lines:
         next(lines)
@@ -196,7 +210,7 @@ def test_SRV_02_an_engine_that_is_killed_is_started_anew(start) -> None:
         data = [line for line in lines if line]
     assert json.loads(data[-1].removeprefix("data: "))["error"]["code"] == "engine_dead"
     health = httpx.get(f"{served.url}/health")
-    assert time.monotonic() - killed_at < 1
+    assert time.monotonic() - killed_at < 3  # it is seen at once; the rest is a busy machine's
     assert (health.status_code, health.json()["status"]) == (503, "restarting")
     refused = httpx.post(f"{served.url}/v1/completions", json={"prompt": "a"})
     assert (refused.status_code, refused.json()["error"]["code"]) == (503, "restarting")
@@ -223,10 +237,7 @@ def test_SRV_02_a_killed_server_leaves_no_engine_and_no_sockets(start) -> None:
     with served.stream(4000) as lines:
         next(lines)
         served.process.kill()
-        killed_at = time.monotonic()
-        while not gone(engine):
-            assert time.monotonic() - killed_at < 5
-            time.sleep(0.02)
+        until(lambda: gone(engine))
     assert [one for one in folders if one.exists()] == []
 
 
@@ -253,6 +264,9 @@ def test_an_engine_that_cannot_start_ends_the_server_with_its_words(start) -> No
     assert not any("Traceback" in line for line in served.lines)
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as one:
-        return int(one.getsockname()[1])
+def until(condition: Callable[[], bool], within_s: float = 20) -> None:
+    """Wait for something that happens soon, unless the machine has other things to do."""
+    deadline = time.monotonic() + within_s
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.02)
