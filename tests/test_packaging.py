@@ -18,6 +18,7 @@ MAPPED = {
     "executor": "camshaft.executor",
     "formats": "camshaft",
     "front": "camshaft",
+    "native": "camshaft.native",
     "plugins": "camshaft.plugins",
 }
 
@@ -63,7 +64,7 @@ def test_nothing_is_shadowed_by_build_remains() -> None:
 
 
 def test_core_has_no_module_where_the_plugins_are_mapped() -> None:
-    for name in ("plugins", "executor", "checkpoint", "text", "client", "generate"):
+    for name in ("plugins", "executor", "checkpoint", "text", "client", "generate", "native"):
         assert not (ROOT / "core" / name).exists()
         assert not (ROOT / "core" / f"{name}.py").exists()
 

@@ -29,7 +29,7 @@ _PLAIN = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16, "f
 _PLACES = torch.arange(32, dtype=torch.int32)
 _AT_ONCE = 2**18  # weights: 1 MiB in float32
 # What a 4-bit quant of iq4_nl stands for.
-_NONLINEAR = torch.tensor(
+NONLINEAR = torch.tensor(
     (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113), dtype=torch.float32
 )
 
@@ -83,7 +83,7 @@ def _q8_0(blocks: torch.Tensor) -> torch.Tensor:
     return blocks[:, 2:].view(torch.int8).float().mul_(floats(blocks[:, :2]))
 
 
-def _five_bits(stored: torch.Tensor) -> torch.Tensor:
+def five_bits(stored: torch.Tensor) -> torch.Tensor:
     """Join uint8 `[N, 4 + 16]` into quants 0-31, uint8 `[N, 32]`."""
     fifth = (stored[:, :4].contiguous().view(torch.int32) >> _PLACES & 1).to(torch.uint8)
     low = stored[:, 4:]
@@ -91,19 +91,19 @@ def _five_bits(stored: torch.Tensor) -> torch.Tensor:
 
 
 def _q5_0(blocks: torch.Tensor) -> torch.Tensor:
-    quants = _five_bits(blocks[:, 2:]).view(torch.int8) - 16
+    quants = five_bits(blocks[:, 2:]).view(torch.int8) - 16
     return quants.float().mul_(floats(blocks[:, :2]))
 
 
 def _q5_1(blocks: torch.Tensor) -> torch.Tensor:
     scale, minimum = floats(blocks[:, :4]).unsqueeze(2).unbind(1)
-    return _five_bits(blocks[:, 4:]).float().mul_(scale).add_(minimum)
+    return five_bits(blocks[:, 4:]).float().mul_(scale).add_(minimum)
 
 
 def _iq4_nl(blocks: torch.Tensor) -> torch.Tensor:
     low = blocks[:, 2:]
     places = torch.cat((low & 15, low >> 4), dim=1).int()
-    return _NONLINEAR[places].mul_(floats(blocks[:, :2]))
+    return NONLINEAR[places].mul_(floats(blocks[:, :2]))
 
 
 _DECODERS: dict[str, Decoder] = {

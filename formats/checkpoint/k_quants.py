@@ -70,46 +70,52 @@ def _scaled(quants: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
     return groups.float().mul_(scales.unsqueeze(2))
 
 
-def _q2_k(blocks: torch.Tensor) -> torch.Tensor:
+def q2_k_parts(blocks: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Take blocks `[N, 84]` of q2_k apart, as `q4_k_parts` does; 16 groups of 16, quants 0-3."""
     packed = blocks[:, :16]
     scale, minimum = floats(blocks[:, 80:]).unsqueeze(2).unbind(1)
     scales, minima = (packed & 15).float().mul_(scale), (packed >> 4).float().mul_(minimum)
-    return _scaled(_spread(blocks[:, 16:80], 2, 32), scales).sub_(minima.unsqueeze(2))
+    return _spread(blocks[:, 16:80], 2, 32), scales, minima
 
 
-def _q3_k(blocks: torch.Tensor) -> torch.Tensor:
+def q3_k_parts(blocks: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Take blocks `[N, 110]` of q3_k apart: quants 0-7, 4 more than they mean, and scales."""
     low, high = _spread(blocks[:, 96:104], 4, 8), _spread(blocks[:, 104:108], 2, 4)
     scales = ((low | high << 4).view(torch.int8) - 32).float().mul_(floats(blocks[:, 108:]))
-    # A third bit that is set means 4 more, and all quants are 4 less.
     third = _spread(blocks[:, :32], 1, 32)
-    quants = (_spread(blocks[:, 32:96], 2, 32) | third << 2).view(torch.int8) - 4
-    return _scaled(quants, scales)
+    return _spread(blocks[:, 32:96], 2, 32) | third << 2, scales
 
 
-def _q4_k(blocks: torch.Tensor) -> torch.Tensor:
-    quants, scales, minima = q4_k_parts(blocks)
-    return _scaled(quants, scales).sub_(minima.unsqueeze(2))
-
-
-def _q5_k(blocks: torch.Tensor) -> torch.Tensor:
+def q5_k_parts(blocks: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Take blocks `[N, 176]` of q5_k apart, as `q4_k_parts` does; quants 0-31."""
     scales, minima = _scales_and_minima(blocks)
     fifth = _spread(blocks[:, 16:48], 1, 32)
     quants = _spread(blocks[:, 48:], 4, 32).bitwise_or_(fifth << 4)
+    return quants, scales, minima
+
+
+def q6_k_parts(blocks: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Take blocks `[N, 210]` of q6_k apart: quants 0-63, 32 more than they mean, and scales."""
+    scales = blocks[:, 192:208].contiguous().view(torch.int8).float().mul_(floats(blocks[:, 208:]))
+    upper = _spread(blocks[:, 128:192], 2, 32)
+    return _spread(blocks[:, :128], 4, 64).bitwise_or_(upper << 4), scales
+
+
+def _less_minima(parts: tuple[torch.Tensor, torch.Tensor, torch.Tensor]) -> torch.Tensor:
+    quants, scales, minima = parts
     return _scaled(quants, scales).sub_(minima.unsqueeze(2))
 
 
-def _q6_k(blocks: torch.Tensor) -> torch.Tensor:
-    scales = blocks[:, 192:208].contiguous().view(torch.int8).float().mul_(floats(blocks[:, 208:]))
-    upper = _spread(blocks[:, 128:192], 2, 32)
-    quants = _spread(blocks[:, :128], 4, 64).bitwise_or_(upper << 4)
-    return _scaled(quants.view(torch.int8) - 32, scales)
+def _less(parts: tuple[torch.Tensor, torch.Tensor], less: int) -> torch.Tensor:
+    quants, scales = parts
+    return _scaled(quants.view(torch.int8) - less, scales)
 
 
 K_DECODERS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
-    "q2_k": _q2_k,
-    "q3_k": _q3_k,
-    "q4_k": _q4_k,
-    "q5_k": _q5_k,
-    "q6_k": _q6_k,
+    "q2_k": lambda blocks: _less_minima(q2_k_parts(blocks)),
+    "q3_k": lambda blocks: _less(q3_k_parts(blocks), 4),
+    "q4_k": lambda blocks: _less_minima(q4_k_parts(blocks)),
+    "q5_k": lambda blocks: _less_minima(q5_k_parts(blocks)),
+    "q6_k": lambda blocks: _less(q6_k_parts(blocks), 32),
 }
 """By format: uint8 `[N, bytes of a block]` to float32, 256 for each block in order."""

@@ -17,6 +17,14 @@ class SdpaSettings(Settings):
     """Settings of `sdpa`: none."""
 
 
+class NativeSettings(Settings):
+    """Settings of `native`: none."""
+
+
+class CpuSettings(Settings):
+    """Settings of `cpu`: none."""
+
+
 class TritonSettings(Settings):
     """Settings of `triton`."""
 
@@ -86,6 +94,20 @@ def camshaft_components() -> list[Component]:
             implementation="camshaft.plugins.attention.sdpa:SdpaAttention",
             settings=SdpaSettings,
             summary="torch's scaled dot product attention over gathered pages",
+        ),
+        Component(
+            kind="attention",
+            name="native",
+            implementation="camshaft.plugins.attention.native:NativeAttention",
+            settings=NativeSettings,
+            summary="compiled operations for CPUs over pages, independent of the batch",
+        ),
+        Component(
+            kind="attention",
+            name="cpu",
+            implementation="camshaft.plugins.attention.cpu:CpuAttention",
+            settings=CpuSettings,
+            summary="`native` where it can serve a model on this machine, else `sdpa`",
         ),
         Component(
             kind="attention",

@@ -14,7 +14,13 @@ class CpuSettings(Settings):
     """Settings of `cpu`."""
 
     threads: PositiveInt | Literal["auto"] = "auto"
-    """Threads for the model; `auto` takes the cores that this process may use."""
+    """Threads for the model; `auto` takes the physical cores that this process may use, of one NUMA
+    node, and no more than a container's quota."""
+    pin: bool | Literal["auto"] = "auto"
+    """Keep each thread on a core; `auto` does so where there is a thread for each of the cores and
+    no quota shares them out."""
+    spins: NonNegativeInt | Literal["auto"] = "auto"
+    """How often a thread looks for work before it sleeps; `auto` depends on a quota, too."""
 
 
 class CudaSettings(Settings):
@@ -35,7 +41,7 @@ def camshaft_components() -> list[Component]:
             name="cpu",
             implementation="camshaft.plugins.hardware.cpu:CpuBackend",
             settings=CpuSettings,
-            summary="this machine's processor, through torch",
+            summary="this machine's processor, through torch and operations compiled for it",
         ),
         Component(
             kind="hardware",

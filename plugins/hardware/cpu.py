@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
+from collections import defaultdict
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,9 +12,15 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import torch
 
+from camshaft import native
 from camshaft.contracts.hardware import Communicator, HardwareBackend, MemoryReport
 from camshaft.errors import DeviceError
 from camshaft.facts import Capability, DeviceFacts
+from camshaft.native.arena import Arena
+from camshaft.native.tape import record
+
+from .components import CpuSettings
+from .threads import look, memory_bound, plan_threads
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -20,7 +28,7 @@ if TYPE_CHECKING:
 
     from camshaft.contracts.hardware import Outputs, Recording
 
-    from .components import CpuSettings
+    from .threads import ThreadPlan
 
 _FLAGS = {"amx_tile": Capability.AMX, "avx512f": Capability.AVX512}
 
@@ -29,38 +37,51 @@ class CpuBackend(HardwareBackend):
     """Runs on the host's cores. Everything is synchronous, so events have nothing to wait for."""
 
     device = "cpu"
+    exact_sizes = 32
 
     def __init__(self, settings: CpuSettings) -> None:
         self.settings = settings
+        self.plan: ThreadPlan = plan_threads(settings, look())
         self._facts: DeviceFacts | None = None
+        self._arenas: defaultdict[int, Arena] = defaultdict(Arena)
+        self._told = False
 
     def facts(self) -> DeviceFacts:
         """See `HardwareBackend.facts`."""
         if self._facts is None:
             name, flags = _processor()
+            can = {what for flag, what in _FLAGS.items() if flag in flags}
+            if native.expected():
+                can.add(Capability.STEP_GRAPHS)
             self._facts = DeviceFacts(
                 kind="cpu",
                 name=name,
                 memory_bytes=memory_limit(),
                 dtypes=frozenset({"float32", "bfloat16"}),
-                capabilities=frozenset(what for flag, what in _FLAGS.items() if flag in flags),
+                capabilities=frozenset(can),
                 threads=self.threads,
                 architecture=os.uname().machine,
             )
         return self._facts
 
+    def notes(self) -> list[str]:
+        """See `HardwareBackend.notes`."""
+        return [str(self.plan)]
+
     @property
     def threads(self) -> int:
         """Threads that the model runs on."""
-        wanted = self.settings.threads
-        return usable_cores() if wanted == "auto" else wanted
+        return self.plan.threads
 
     def open(self) -> None:
-        """Set torch's threads."""
+        """Set torch's threads, and take as many for compiled operations once there are any."""
         torch.set_num_threads(self.threads)
+        native.open_team(self.threads, self.plan.cores, self.plan.spins)
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Give threads and the memory of recordings back."""
+        native.close_team()
+        self._arenas.clear()
 
     def memory(self) -> MemoryReport:
         """See `HardwareBackend.memory`."""
@@ -104,8 +125,20 @@ class CpuBackend(HardwareBackend):
         return torch.empty(size, dtype=torch.uint8)
 
     def capture(self, function: Callable[[], Outputs], lane: int = 0) -> Recording:
-        """Keep the function: a CPU has no graphs."""
-        return Repeated(function)
+        """Record what a function does, if compiled operations are part of it.
+
+        Otherwise, and with a warning where it cannot be recorded, it is kept to be run again.
+        """
+        if native.reasons():
+            return Repeated(function)
+        try:
+            recording = record(function, self._arenas[lane])
+        except DeviceError as error:
+            if not self._told:
+                logging.getLogger("camshaft").warning("steps are not recorded: %s", error)
+            self._told = True
+            return Repeated(function)
+        return recording if recording.compiled else Repeated(function)
 
     def communicator(self, rank: int, size: int) -> Communicator:
         """See `HardwareBackend.communicator`."""
@@ -163,25 +196,14 @@ class SingleRank:
 
 
 def usable_cores() -> int:
-    """Return the cores that this process may use: affinity, and a container's quota."""
-    cores = (
-        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    )
-    quota = Path("/sys/fs/cgroup/cpu.max")
-    if quota.exists():
-        share, _, period = quota.read_text().strip().partition(" ")
-        if share != "max":
-            cores = min(cores, max(1, int(share) // int(period)))
-    return cores
+    """Return the cores that this process may use: affinity, hyper-threads, a container's quota."""
+    return plan_threads(CpuSettings(), look()).threads
 
 
 def memory_limit() -> int:
     """Return the machine's memory, or the container's limit if that is lower; bytes."""
     total: int = psutil.virtual_memory().total
-    limit = Path("/sys/fs/cgroup/memory.max")
-    if limit.exists() and (text := limit.read_text().strip()) != "max":
-        return min(total, int(text))
-    return total
+    return min(total, memory_bound() or total)
 
 
 def _processor() -> tuple[str, set[str]]:

@@ -130,6 +130,11 @@ class CudaBackend(HardwareBackend):
         assert region.data_ptr() % _ALIGN == 0
         return region
 
+    def trim(self) -> None:
+        """See `HardwareBackend.trim`."""
+        torch.cuda.synchronize(self.device)
+        torch.cuda.empty_cache()
+
     def copy_pages(
         self, fields: Sequence[torch.Tensor], source: Sequence[int], target: Sequence[int]
     ) -> None:

@@ -16,6 +16,10 @@ class TritonOpsSettings(Settings):
     """
 
 
+class NativeOpsSettings(Settings):
+    """Settings of `native`: none."""
+
+
 @hookimpl
 def camshaft_components() -> list[Component]:
     """Describe what this folder provides."""
@@ -27,5 +31,12 @@ def camshaft_components() -> list[Component]:
             settings=TritonOpsSettings,
             summary="norms, rotary positions, gates and linears of few rows in one launch each",
             needs=frozenset({Capability.TRITON}),
-        )
+        ),
+        Component(
+            kind="ops",
+            name="native",
+            implementation="camshaft.plugins.ops.native:NativeOps",
+            settings=NativeOpsSettings,
+            summary="norms and gates compiled for this processor",
+        ),
     ]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import PositiveInt
 
 from camshaft.component import Component, Settings
@@ -15,11 +17,17 @@ class NoneSettings(Settings):
 class GgufSettings(Settings):
     """Settings of the quantizer `gguf`."""
 
-    keep_bf16: bool = True
-    """Keep a bfloat16 copy of 4-bit weights beside them, for steps with many rows. It takes four
-    times the packed weights' memory and makes prompts twice as fast."""
-    packed_rows: PositiveInt = 4
-    """Most rows of a step that 4-bit weights compute when there is such a copy."""
+    kernels: Literal["auto", "native", "torch"] = "auto"
+    """What multiplies in bfloat16: `native`, compiled for this processor, takes all packed formats
+    with activations of 8 bits; `torch` takes those of 4 bits with activations as they are. `auto`
+    is `native` where `engine doctor` finds it."""
+    keep_bf16: bool | Literal["auto"] = "auto"
+    """Keep a bfloat16 copy of packed weights beside them, for steps with many rows. It takes four
+    times the packed weights' memory. `auto` keeps one with `torch`, whose prompts become twice as
+    fast, and with `native` where bfloat16 products of many rows were measured to be faster."""
+    packed_rows: PositiveInt | Literal["auto"] = "auto"
+    """Most rows of a step that packed weights compute when there is such a copy; `auto` is 4 with
+    `torch`, and with `native` what was measured."""
 
 
 class KVNoneSettings(Settings):
@@ -54,7 +62,7 @@ def camshaft_components() -> list[Component]:
             name="gguf",
             implementation="camshaft.plugins.quant.gguf:Gguf",
             settings=GgufSettings,
-            summary="weights of GGUF files, those of 4 bits kept packed; on CPUs",
+            summary="weights of GGUF files, kept packed; on CPUs",
         ),
         Component(
             kind="kv_quant",

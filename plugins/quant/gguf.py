@@ -1,11 +1,12 @@
 """Weights of GGUF files, served packed on a CPU.
 
-4-bit blocks (Q4_0, Q4_1, Q4_K) are computed from their packed form while a step has few rows, when
-reading weights is what takes the time. For more rows a bfloat16 copy is faster, and by setting it
-is kept beside them. 8-bit blocks (Q8_0) become bfloat16: torch's 8-bit kernel knows one scale a
-row, and rounding the file's scales to that costs 1.2 % of SmolLM2's embedding where bfloat16 costs
-0.14 %. So do blocks of 2, 3, 5 and 6 bits, for which torch has no kernel. Embeddings stay as they
-are in the file; only looked-up rows are decoded.
+In bfloat16 the compiled operations multiply all packed formats as they are, with activations of 8
+bits, for any number of rows. Where there are none torch computes 4-bit blocks (Q4_0, Q4_1, Q4_K)
+from their packed form while a step has few rows, when reading weights is what takes the time. For
+more rows a bfloat16 copy is faster, and by setting it is kept beside them. Other blocks become
+bfloat16 then: torch's 8-bit kernel knows one scale a row, and rounding the file's scales to that
+costs 1.2 % of SmolLM2's embedding where bfloat16 costs 0.14 %. In float32 weights are decoded in
+every call. Embeddings stay packed; only looked-up rows are decoded.
 """
 
 from __future__ import annotations
@@ -19,11 +20,14 @@ import torch
 from camshaft.checkpoint.dequantize import DECODED
 from camshaft.contracts.quant import Quantizer
 from camshaft.errors import PluginError
-from camshaft.ops import linear, row_linear
+from camshaft.native import reasons
 
+from .crossover import rows_for_bfloat16
+from .decoded import DecodedWeight, decoded
 from .dense import DenseWeight
 from .int4 import Int4Weight
 from .loading import LoadedLinear
+from .native import NativeWeight
 from .packed import BLOCK, FOUR_BIT, PackedRows, quantize_q4_0
 
 if TYPE_CHECKING:
@@ -50,22 +54,25 @@ class Gguf(Quantizer):
     def supports(formats: Iterable[str], dtype: str, facts: DeviceFacts) -> list[str]:
         """Refuse other formats by name, other devices, and files in which nothing is packed."""
         found = set(formats)
-        reasons = [
+        against = [
             f"it does not serve tensors of type {name}; convert the model to types that it "
             f"serves: {', '.join((*_PACKED, *_PLAIN))}"
             for name in sorted(found.difference(_PACKED, _PLAIN))
         ]
         if found and not found.difference(_PLAIN):
-            reasons.append(f"no tensor is packed, only {', '.join(sorted(found))}; use 'none'")
+            against.append(f"no tensor is packed, only {', '.join(sorted(found))}; use 'none'")
         if dtype not in _DTYPES:
-            reasons.append(f"it serves {' and '.join(_DTYPES)}, not {dtype}")
+            against.append(f"it serves {' and '.join(_DTYPES)}, not {dtype}")
         if facts.kind != "cpu":
-            reasons.append(f"it runs on cpu, not on {facts.kind}")
-        return reasons
+            against.append(f"it runs on cpu, not on {facts.kind}")
+        return against
 
     def linear(self, spec: LinearSpec) -> LinearMethod:
         """See `Quantizer.linear`."""
         return GgufLinear(spec, self.settings)
+
+
+Segment = NativeWeight | Int4Weight | DenseWeight | DecodedWeight
 
 
 class GgufLinear(LoadedLinear):
@@ -74,11 +81,12 @@ class GgufLinear(LoadedLinear):
     def __init__(self, spec: LinearSpec, settings: GgufSettings) -> None:
         super().__init__(spec)
         self.settings = settings
+        self._is_native = self.dtype == torch.bfloat16 and uses_native(settings)
         self._loaded: dict[int, PackedRows] = {}
         self._rows: list[PackedRows] = []
-        self._segments: list[Int4Weight | DenseWeight | DecodedWeight] = []
+        self._segments: list[Segment] = []
         self._copy: DenseWeight | None = None
-        self._row_limit = settings.packed_rows
+        self._row_limit = 0
 
     def _take(self, part: int, tensor: CheckpointTensor, rows: torch.Tensor | None) -> None:
         self._loaded[part] = PackedRows.copy_of(tensor, rows)
@@ -93,45 +101,78 @@ class GgufLinear(LoadedLinear):
 
     def _pack(self) -> None:
         pieces = [self._loaded.pop(part) for part in sorted(self._loaded)]
-        if self.spec.role in ("embedding", "tied"):
-            self._rows = pieces
         if self.spec.role == "embedding":
+            self._rows = pieces
             return
-        is_exact = self.dtype == torch.float32
-        for is_four_bit, group in groupby(pieces, lambda piece: piece.format in FOUR_BIT):
-            segment = list(group)
-            if is_exact:
-                self._segments.append(DecodedWeight(segment, self.spec.deterministic))
-            elif is_four_bit:
-                self._segments.append(Int4Weight(segment))
-            else:
-                self._segments.append(self._dense(segment, None))
-        has_packed = any(isinstance(segment, Int4Weight) for segment in self._segments)
-        # Rows of a copy depend on the batch; the packed kernel's do not.
-        if has_packed and self.settings.keep_bf16 and not self.spec.deterministic:
-            self._copy = self._dense(pieces, self.bias)
+        for kind, group in groupby(pieces, self._kind):
+            self._segments.append(self._segment(kind, list(group)))
+        is_packed = [isinstance(one, NativeWeight | Int4Weight) for one in self._segments]
+        if self.spec.role == "tied" and not isinstance(self._segments[0], NativeWeight):
+            self._rows = pieces
+        # Rows of a copy depend on the batch; those of packed kernels do not.
+        if any(is_packed) and not self.spec.deterministic:
+            self._row_limit = self._most_packed_rows()
+            if self._row_limit:
+                self._copy = self._dense(pieces, self.bias)
+
+    def _kind(self, piece: PackedRows) -> type[Segment]:
+        """Return how a part is multiplied."""
+        if self.dtype == torch.float32:
+            return DecodedWeight
+        if self._is_native and piece.format not in _PLAIN:
+            return NativeWeight
+        return Int4Weight if piece.format in FOUR_BIT and not self._is_native else DenseWeight
+
+    def _segment(self, kind: type[Segment], pieces: list[PackedRows]) -> Segment:
+        if kind is DecodedWeight:
+            return DecodedWeight(pieces, self.spec.deterministic)
+        if kind is DenseWeight:
+            return self._dense(pieces, None)
+        return NativeWeight(pieces) if kind is NativeWeight else Int4Weight(pieces)
+
+    def _most_packed_rows(self) -> int:
+        """Return up to how many rows packed weights are used beside a copy, 0 to keep none."""
+        keep, rows = self.settings.keep_bf16, self.settings.packed_rows
+        measured = rows_for_bfloat16() if self._is_native else 4
+        if keep is False or (keep == "auto" and measured is None):
+            return 0
+        return rows if rows != "auto" else measured or 4
 
     def _dense(self, pieces: Sequence[PackedRows], bias: torch.Tensor | None) -> DenseWeight:
         applied_only = replace(self.spec, role="head")
-        return DenseWeight(_decoded(pieces, self.dtype), bias, applied_only)
+        return DenseWeight(decoded(pieces, self.dtype), bias, applied_only)
 
     def apply(self, x: torch.Tensor, step: StepContext) -> torch.Tensor:
         """See `LinearMethod.apply`."""
+        return self._apply(x, x.dtype)
+
+    def apply_wide(self, x: torch.Tensor, step: StepContext) -> torch.Tensor:
+        """See `LinearMethod.apply_wide`."""
+        return self._apply(x, torch.float32)
+
+    def _apply(self, x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         if self._copy is not None and len(x) > self._row_limit:
-            return self._copy.apply(x)
-        products = [segment.apply(x) for segment in self._segments]
+            return self._copy.apply(x).to(dtype)
+        products = [
+            one.apply(x, dtype) if isinstance(one, NativeWeight) else one.apply(x).to(dtype)
+            for one in self._segments
+        ]
         product = products[0] if len(products) == 1 else torch.cat(products, dim=-1)
         return product if self.bias is None else product.add_(self.bias)
 
     def lookup(self, ids: torch.Tensor) -> torch.Tensor:
         """See `LinearMethod.lookup`. Decodes only these rows."""
+        if not self._rows:
+            (weight,) = self._segments
+            assert isinstance(weight, NativeWeight), "this linear is no embedding"
+            return weight.lookup(ids, self.dtype)
         assert len(self._rows) == 1, "an embedding has one part"
         return self._rows[0].dequantize(self.dtype, ids)
 
     def dequantized(self) -> torch.Tensor:
         """See `LinearMethod.dequantized`. As few rows see it."""
         if self.spec.role == "embedding":
-            return _decoded(self._rows, torch.float32)
+            return decoded(self._rows, torch.float32)
         return torch.cat([segment.dequantized() for segment in self._segments])
 
     def resident_bytes(self) -> int:
@@ -146,27 +187,12 @@ class GgufLinear(LoadedLinear):
         return total
 
 
-class DecodedWeight:
-    """Packed rows that are decoded to float32 whenever they are applied."""
+def uses_native(settings: GgufSettings) -> bool:
+    """Return whether bfloat16 linears are multiplied by the compiled operations.
 
-    def __init__(self, pieces: Sequence[PackedRows], deterministic: bool) -> None:
-        self._pieces = pieces
-        self._deterministic = deterministic
-
-    def apply(self, x: torch.Tensor) -> torch.Tensor:
-        """Return x [T, K] times the transposed weight: [T, N]."""
-        multiply = row_linear if self._deterministic else linear
-        return multiply(x, self.dequantized(), None)
-
-    def dequantized(self) -> torch.Tensor:
-        """Return the weight in float32."""
-        return _decoded(self._pieces, torch.float32)
-
-    def resident_bytes(self) -> int:
-        """Return the bytes of the packed rows."""
-        return sum(piece.data.nbytes for piece in self._pieces)
-
-
-def _decoded(pieces: Sequence[PackedRows], dtype: torch.dtype) -> torch.Tensor:
-    values = [piece.dequantize(dtype) for piece in pieces]
-    return values[0] if len(values) == 1 else torch.cat(values)
+    Raises:
+        PluginError: They are asked for and there are none here.
+    """
+    if settings.kernels == "native" and reasons():
+        raise PluginError(f"quant.kernels is 'native': {'; '.join(reasons())}.")
+    return settings.kernels != "torch" and not reasons()

@@ -6,9 +6,6 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from camshaft.checkpoint.formats import FORMATS
-from camshaft.checkpoint.k_quants import q4_k_parts
-
 from .packed import BLOCK
 
 if TYPE_CHECKING:
@@ -17,7 +14,7 @@ if TYPE_CHECKING:
     from .packed import PackedRows
 
 # The kernel computes (quant - 8) * scale + zero, where a file means quant * scale + minimum:
-# zero = minimum + 8 * scale, which is nothing at all for Q4_0. Q4_K subtracts its minimum.
+# zero = minimum + 8 * scale, which is nothing at all for Q4_0.
 _ROW_MULTIPLE = 16  # of output rows, or the kernel refuses
 
 
@@ -64,21 +61,6 @@ class Int4Weight:
 
 def _unpacked(piece: PackedRows) -> tuple[torch.Tensor, torch.Tensor]:
     """Return quants, int32 [N, K], and float32 pairs of scale and zero, [N, K / 32, 2]."""
-    if piece.format == "q4_k":
-        quants, scale, minimum = q4_k_parts(piece.data.view(-1, FORMATS["q4_k"].block_bytes))
-        zero = scale * 8 - minimum
-    else:
-        quants, scale, zero = _small_blocks(piece)
-    pairs = torch.stack((scale, zero), dim=-1)
-    return quants.view(len(piece), -1).to(torch.int32), pairs.view(len(piece), -1, 2)
-
-
-def _small_blocks(piece: PackedRows) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return quants, uint8 [blocks, 32], and of each block scale and zero, float32 [blocks]."""
-    blocks = piece.data.view(len(piece) * piece.columns // BLOCK, -1)
-    packed = blocks[:, -BLOCK // 2 :]
-    quants = torch.cat((packed & 15, packed >> 4), dim=-1)
-    floats = blocks[:, : -BLOCK // 2].contiguous().view(torch.float16).float()
-    scale = floats[:, 0]
-    zero = floats[:, 1] + 8 * scale if piece.format == "q4_1" else torch.zeros_like(scale)
-    return quants, scale, zero
+    parts = piece.affine()
+    pairs = torch.stack((parts.scales, parts.shifts + 8 * parts.scales), dim=-1)
+    return parts.quants.to(torch.int32), pairs

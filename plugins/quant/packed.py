@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 
 from camshaft.checkpoint import CheckpointTensor
+from camshaft.checkpoint.affine import Affine, affine
 
 FOUR_BIT = ("q4_0", "q4_1", "q4_k")
 """Formats whose weights are computed as they are packed."""
@@ -42,9 +43,19 @@ class PackedRows:
     def dequantize(self, dtype: torch.dtype, ids: torch.Tensor | None = None) -> torch.Tensor:
         """Return rows `ids`, or all, in `dtype`."""
         data = self.data if ids is None else self.data.index_select(0, ids)
+        return self._stored(data).dequantize(dtype)
+
+    def part(self, first: int, last: int) -> PackedRows:
+        """Return rows `first` to `last - 1`, sharing the bytes."""
+        return PackedRows(self.format, self.columns, self.data[first:last])
+
+    def affine(self) -> Affine:
+        """Return quants, scales and shifts of all rows."""
+        return affine(self._stored(self.data))
+
+    def _stored(self, data: torch.Tensor) -> CheckpointTensor:
         shape = (len(data), self.columns)
-        stored = CheckpointTensor("", shape, self.format, data.numpy().reshape(-1), Path())
-        return stored.dequantize(dtype)
+        return CheckpointTensor("", shape, self.format, data.numpy().reshape(-1), Path())
 
 
 def quantize_q4_0(weight: torch.Tensor) -> PackedRows:

@@ -66,7 +66,7 @@ class Standard(Sampler):
         self._params = SlotParams(spec)
         self._mask = GrammarMask(device)
         # what an extra processor does is not known here
-        self._records = self._kernels is not None and not spec.processors
+        self._records = not spec.processors
         special = (allowed, bias, words, minimum)
         self._forms = Forms(spec.slots, self._params, penalties, special)
 
@@ -131,12 +131,19 @@ class Standard(Sampler):
         if not self._records:
             return None
         form = self._forms.of(slots)
+        if self._kernels is None:  # torch draws in ways that ask the host
+            return form if form is Form.GREEDY else None
         return None if form is Form.NONE else form
 
     def record(self, key: Hashable, logits: torch.Tensor, slots: torch.Tensor) -> RecordedChoice:
         """See `Sampler.record`."""
         assert isinstance(key, Form)
-        assert self._kernels is not None
+        if self._kernels is None:
+            best, tokens = first_maximum(logits)
+            finite = torch.isfinite(best)
+            tokens.masked_fill_(~finite, 0)
+            self._params.produced(slots, torch.ones_like(slots))
+            return RecordedChoice(tokens, finite)
         dense = self._dense if key is Form.PENALISED else None
         if dense is not None:
             logits = dense.penalised(logits, slots)

@@ -1,0 +1,78 @@
+// Softmax in powers of two, block by block (Milakov and Gimelshein, arXiv 1805.02867).
+#pragma once
+
+#include "vectors.h"
+
+namespace camshaft {
+
+constexpr float kLog2E = 1.44269504f;
+constexpr float kLn2 = 0.69314718f;
+constexpr float kLeast = -3e38f;  // below every score, and finite: so are differences
+
+// 2 to the power of x, relative error below 2e-7, and 1 to the bit for 0. Half the work of
+// `exponential`, which is much where heads are small.
+inline __m512 power_of_two(__m512 x) {
+  const __m512 rest = _mm512_reduce_ps(x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
+  __m512 sum = _mm512_set1_ps(0.0018671304f);
+  sum = _mm512_fmadd_ps(sum, rest, _mm512_set1_ps(0.0090170296f));
+  sum = _mm512_fmadd_ps(sum, rest, _mm512_set1_ps(0.0557999136f));
+  sum = _mm512_fmadd_ps(sum, rest, _mm512_set1_ps(0.2401644500f));
+  sum = _mm512_fmadd_ps(sum, rest, _mm512_set1_ps(0.6931513118f));
+  sum = _mm512_fmadd_ps(sum, rest, _mm512_set1_ps(1.f));
+  return _mm512_scalef_ps(sum, x);  // by 2 to the power of x rounded down
+}
+
+// The hyperbolic tangent, absolute error below 1e-6.
+inline __m512 tangent(__m512 x) {
+  const __m512 one = _mm512_set1_ps(1.f);
+  const __m512 power = power_of_two(_mm512_mul_ps(x, _mm512_set1_ps(2 * kLog2E)));
+  return _mm512_fnmadd_ps(_mm512_set1_ps(2.f), _mm512_div_ps(one, _mm512_add_ps(power, one)), one);
+}
+
+// The greatest of 16, in each lane.
+inline __m512 greatest(__m512 x) {
+  x = _mm512_max_ps(x, _mm512_shuffle_f32x4(x, x, 0x4e));
+  x = _mm512_max_ps(x, _mm512_shuffle_f32x4(x, x, 0xb1));
+  x = _mm512_max_ps(x, _mm512_permute_ps(x, 0x4e));
+  return _mm512_max_ps(x, _mm512_permute_ps(x, 0xb1));
+}
+
+// What is known of a row after some keys: 16 sums of weights, then the greatest score, in units of
+// log 2 and counted from it, behind the weighted values.
+class Record {
+ public:
+  Record(float* at, int64_t width) : at_(at), width_(width) {}
+
+  static int64_t floats(int64_t width) { return width + 32; }
+
+  float* values() const { return at_; }
+  __m512 sums() const { return _mm512_loadu_ps(at_ + width_); }
+  __m512 most() const { return _mm512_set1_ps(at_[width_ + 16]); }
+
+  void set(__m512 sums, __m512 most) const {
+    _mm512_storeu_ps(at_ + width_, sums);
+    at_[width_ + 16] = _mm512_cvtss_f32(most);
+  }
+
+  void clear() const {
+    for (int64_t at = 0; at < width_; at += 16) _mm512_storeu_ps(at_ + at, _mm512_setzero_ps());
+    set(_mm512_setzero_ps(), _mm512_set1_ps(kLeast));
+  }
+
+  // Take in what is known of other keys.
+  void merge(const Record& other) const {
+    const __m512 most = _mm512_max_ps(this->most(), other.most());
+    const __m512 mine = power_of_two(_mm512_sub_ps(this->most(), most));
+    const __m512 its = power_of_two(_mm512_sub_ps(other.most(), most));
+    auto join = [&](__m512 a, __m512 b) { return _mm512_fmadd_ps(b, its, _mm512_mul_ps(a, mine)); };
+    for (int64_t at = 0; at < width_; at += 16)
+      _mm512_storeu_ps(at_ + at, join(_mm512_loadu_ps(at_ + at), _mm512_loadu_ps(other.at_ + at)));
+    set(join(sums(), other.sums()), most);
+  }
+
+ private:
+  float* at_;
+  int64_t width_;
+};
+
+}  // namespace camshaft
