@@ -50,13 +50,15 @@ def components() -> str:
 
 
 def kinds() -> str:
-    """Return the kinds of component, each with its contract and its contract tests."""
+    """Return the kinds of component, each with its example, contract and contract tests."""
     rows = []
     for kind in KINDS.values():
         module, _, name = kind.contract.partition(":")
         path = f"core/contracts/{module.rpartition('.')[2]}.py"
         tests = f"`testing.{kind.name}.{name.removesuffix('Backend')}Contract`"
-        rows.append((f"`{kind.name}`", kind.summary, f"[`{name}`](../{path})", tests))
+        rows.append(
+            (f"[`{kind.name}`](#{kind.name})", kind.summary, f"[`{name}`](../{path})", tests)
+        )
     return _table(("kind", "decides", "contract", "tests to inherit"), rows)
 
 
@@ -103,10 +105,11 @@ def _described(schema: dict[str, Any]) -> str:
     """Say what a JSON schema allows, in a few words."""
     if "anyOf" in schema:
         words = dict.fromkeys(_described(one) for one in schema["anyOf"])
-        if {"a whole number", "text"} <= set(words):
+        of_size = {"a whole number", "text"}
+        if of_size <= set(words):
             words = dict.fromkeys(("a size such as `2GiB`", *words))
-        listed = [word for word in words if word not in {"null", "a whole number", "text"}]
-        return " or ".join(listed)
+            words = {word: None for word in words if word not in of_size}
+        return " or ".join(word for word in words if word != "null")
     if "enum" in schema:
         return ", ".join(f"`{one}`" for one in schema["enum"])
     if "const" in schema:
@@ -117,6 +120,8 @@ def _described(schema: dict[str, Any]) -> str:
         "object": "a mapping",
         "array": "a list",
     }
+    if schema.get("format") in {"path", "file-path", "directory-path"}:
+        return "a path"
     kind: str = schema.get("type", "")
     if kind not in {"integer", "number"}:
         return names.get(kind, kind)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,28 +14,14 @@ import pytest
 from camshaft import LLM, Registry, open_recipe
 from camshaft.cli import main
 from camshaft.cli.main import _load, _summaries
-from camshaft.compose import compose
+from camshaft.recipe.sections import SECTIONS
 from camshaft.testing.command import words_of
-from camshaft.testing.engines import make_request, run_to_end
 from camshaft.testing.rejects import failures
 from camshaft.testing.scheduler import SchedulerContract
-from docs.tables import renewed
+from docs.tables import components, kinds, renewed, sections
+from tests.docs.reading import PAGES, ROOT, blocks, named, run_toy, without_blocks
 
-ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/*.md"))]
-PAGES += sorted(ROOT.glob("examples/*/README.md"))
-_BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
-_LINK = re.compile(r"\]\(([^)#:]+)\)")
-
-
-def blocks(path: Path, language: str) -> list[str]:
-    found = _BLOCK.findall(path.read_text(encoding="utf-8"))
-    return [text for name, text in found if name == language]
-
-
-def named(path: Path) -> str:
-    return path.relative_to(ROOT).as_posix()
-
+_LINK = re.compile(r"\]\(([^)#:]*)(?:#([^)]+))?\)")
 
 CALLS = [
     pytest.param(line.strip(), id=f"{named(path)}: {line.strip()}"[:70])
@@ -51,10 +38,32 @@ def test_the_tables_are_those_of_the_code(path: Path) -> None:
     assert renewed(page) == page, "renew them: python -m docs.tables"
 
 
+@pytest.mark.parametrize("table", [sections, components, kinds])
+def test_no_cell_of_a_table_is_empty(table: Callable[[], str]) -> None:
+    rows = [line for line in table().splitlines() if line.startswith("|")]
+    assert len(rows) > 15
+    assert [row for row in rows if "|  |" in row] == []
+
+
+def test_every_setting_is_explained_where_it_is_written() -> None:
+    forms = [*SECTIONS.values(), *(one.settings for one in Registry.discover().components())]
+    assert [form.__name__ for form in forms if not form.__doc__] == []
+    fields = [(form.__name__, *one) for form in forms for one in form.model_fields.items()]
+    assert [fields[:2] for *fields, one in fields if not one.description] == []
+
+
 @pytest.mark.parametrize("path", PAGES, ids=named)
 def test_every_link_within_the_repository_leads_somewhere(path: Path) -> None:
-    targets = _LINK.findall(path.read_text(encoding="utf-8"))
-    assert [one for one in targets if not (path.parent / one).exists()] == []
+    for target, anchor in _LINK.findall(path.read_text(encoding="utf-8")):
+        assert (path.parent / target).exists(), target
+        page = path.parent / target if target else path
+        assert not anchor or anchor in anchors(page), f"{target}#{anchor}"
+
+
+def anchors(page: Path) -> set[str]:
+    """Return what GitHub makes of the headings."""
+    headings = re.findall(r"^#+ (.+)$", without_blocks(page), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", one.lower()).replace(" ", "-") for one in headings}
 
 
 @pytest.mark.parametrize("call", CALLS)
@@ -70,23 +79,6 @@ def test_every_call_of_engine_is_one_that_it_takes(call: str) -> None:
 
 def test_there_are_calls_to_try() -> None:
     assert len(CALLS) > 10
-
-
-@pytest.fixture
-def beside_the_recipes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A working directory in which `recipes/` is ours, as in the repository's root."""
-    (tmp_path / "recipes").symlink_to(ROOT / "recipes")
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
-def run_toy(recipe: str, *overrides: str) -> Any:
-    engine = compose(open_recipe(recipe, overrides)).engine
-    for number in range(3):
-        engine.submit(make_request(f"r{number}", [5] * 9, 4, ignore_eos=True))
-    results = run_to_end(engine)
-    assert [len(one.token_ids) for one in results.values()] == [4, 4, 4]
-    return engine
 
 
 def test_the_scheduler_of_the_readme_runs_and_keeps_its_contract(beside_the_recipes: Path) -> None:
@@ -107,8 +99,9 @@ def test_the_scheduler_of_the_readme_runs_and_keeps_its_contract(beside_the_reci
 def test_the_observer_of_the_plugin_page_reports(
     beside_the_recipes: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    [code] = [one for one in blocks(ROOT / "docs" / "plugins.md", "python") if "hookimpl" in one]
-    [recipe] = blocks(ROOT / "docs" / "plugins.md", "yaml")
+    page = ROOT / "docs" / "plugins.md"
+    [code] = [one for one in blocks(page, "python") if one.startswith("# slow_ones.py")]
+    [recipe] = [one for one in blocks(page, "yaml") if "slow_ones" in one]
     Path("slow_ones.py").write_text(code, encoding="utf-8")
     Path("mine.yaml").write_text(recipe, encoding="utf-8")
     run_toy("mine.yaml")

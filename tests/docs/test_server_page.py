@@ -10,12 +10,14 @@ from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 from starlette.routing import Route
 
 from camshaft.client import LocalClient
 from camshaft.generate.check import RANGES, Range
 from camshaft.plugins.serving.app import create_app
+from camshaft.plugins.serving.embeddings import EmbeddingFields
 from camshaft.plugins.serving.fields import (
     LATER,
     NO_SEMANTICS,
@@ -39,6 +41,7 @@ def rows(start: str, end: str) -> dict[str, tuple[str, str]]:
 
 BOTH = rows("Both endpoints:", "Only `/v1/completions`")
 COMPLETIONS = rows("Only `/v1/completions`", "Only `/v1/chat/completions`")
+VECTORS = rows("## Vectors", "## Prompts out of modules")
 CHAT = rows("Only `/v1/chat/completions`", "Roles are")
 
 
@@ -50,14 +53,20 @@ def test_every_field_is_there_and_no_other() -> None:
     assert set(BOTH) == set(Fields.model_fields)
     assert set(COMPLETIONS) == own(CompletionFields)
     assert set(CHAT) == own(ChatFields)
+    assert set(VECTORS) == set(EmbeddingFields.model_fields)
 
 
 @pytest.mark.parametrize(
     ("form", "told"),
-    [(Fields, BOTH), (CompletionFields, COMPLETIONS), (ChatFields, CHAT)],
-    ids=["both", "completions", "chat"],
+    [
+        (Fields, BOTH),
+        (CompletionFields, COMPLETIONS),
+        (ChatFields, CHAT),
+        (EmbeddingFields, VECTORS),
+    ],
+    ids=["both", "completions", "chat", "vectors"],
 )
-def test_defaults_are_as_told(form: type[Fields], told: dict[str, tuple[str, str]]) -> None:
+def test_defaults_are_as_told(form: type[BaseModel], told: dict[str, tuple[str, str]]) -> None:
     words = {name: default for name, (_, default) in told.items() if name != "max_tokens"}
     assert words == {name: default_of(form.model_fields[name].default) for name in words}
 
