@@ -94,6 +94,7 @@ class DecodeGraphs:
         return (
             all(one.graph_level >= GraphLevel.SINGLE_TOKEN for one in backends)
             and executor.parts.speculator is None
+            and executor.parts.model.recordable
         )
 
     def fits(self, step: Step) -> bool:

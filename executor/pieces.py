@@ -93,7 +93,8 @@ class LayerGraphs:
     def allowed(executor: TorchExecutor) -> bool:
         """Return whether every part can be recorded."""
         parts = executor.parts
-        return parts.speculator is None and not isinstance(parts.model, WholeModel)
+        is_cut = not isinstance(parts.model, WholeModel)
+        return parts.speculator is None and is_cut and parts.model.recordable
 
     def tokens(self, size: int) -> torch.Tensor:
         """Return where the ids of a step of `size` tokens stand."""

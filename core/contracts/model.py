@@ -75,10 +75,17 @@ class Layer(ABC):
 
 
 class Model(ABC):
-    """A built range of layers. Stateless between steps; knows no requests and no pages."""
+    """A built range of layers. Stateless between steps; knows no requests and no pages.
+
+    Attributes:
+        facts: Sizes.
+        layers: In order.
+        recordable: Whether its steps may be recorded as graphs. Without that they run eagerly.
+    """
 
     facts: ModelFacts
     layers: Sequence[Layer]
+    recordable: bool = True
 
     @property
     def attentions(self) -> Sequence[AttentionLayer]:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from ..contracts.model import WholeModel
 from ..contracts.quant import StepContext
 
 if TYPE_CHECKING:
@@ -34,9 +35,15 @@ def dense_states(
 ) -> torch.Tensor:
     """Return the hidden states [T, C] that the head would read; as `dense_logits`."""
     count = len(tokens)
-    step = StepContext(tokens=count, positions=torch.arange(count))
-    handover = model.embed(torch.tensor(tokens), step)
-    return model.norm(run_layers(model.layers, ops, handover, causal=causal))
+    ids, positions = torch.tensor(tokens), torch.arange(count)
+    step = StepContext(tokens=count, positions=positions)
+    if isinstance(model, WholeModel):
+
+        def attend(layer: AttentionLayer, qkv: torch.Tensor) -> torch.Tensor:
+            return _attended(layer, ops, qkv, positions, causal=causal)
+
+        return model.norm(model.run(ids, positions, attend, step))
+    return model.norm(run_layers(model.layers, ops, model.embed(ids, step), causal=causal))
 
 
 def run_layers(
@@ -47,10 +54,16 @@ def run_layers(
     step, positions = StepContext(tokens=count), torch.arange(count)
     for layer in layers:
         qkv, carried = layer.before(handover, step)
-        q, k, v = ops.rope_qk_norm(qkv, positions, layer.attention)
-        attended = dense_attention(layer.attention, q, k, v, causal=causal).to(qkv.dtype)
+        attended = _attended(layer.attention, ops, qkv, positions, causal=causal)
         handover = layer.after(attended, carried, step)
     return handover
+
+
+def _attended(
+    layer: AttentionLayer, ops: Ops, qkv: torch.Tensor, positions: torch.Tensor, *, causal: bool
+) -> torch.Tensor:
+    q, k, v = ops.rope_qk_norm(qkv, positions, layer)
+    return dense_attention(layer, q, k, v, causal=causal).to(qkv.dtype)
 
 
 def dense_attention(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,10 +11,14 @@ import pytest
 import torch
 
 from camshaft.compose import Composed
+from camshaft.contracts.model import Model
 from camshaft.contracts.moves import PageMove
 from camshaft.executor.graphs import DecodeGraphs, padded_sizes
 from camshaft.executor.moves import PageMoves
 from camshaft.executor.torch_executor import TorchExecutor
+from camshaft.facts import Capability
+from camshaft.plugins.hardware.components import CpuSettings
+from camshaft.plugins.hardware.cpu import CpuBackend
 from camshaft.request import TokenSpan
 from camshaft.testing.engines import make_request, run_to_end
 from camshaft.testing.steps import StepDriver
@@ -114,6 +119,20 @@ def test_replayed_steps_place_tokens_behind_the_modules_of_their_request() -> No
     assert {shifted for *_, shifted in graphs._recorded} == {True}
     assert answers(composed) == answers(compose_toy())  # slots that had offsets have none now
     assert {shifted for *_, shifted in graphs._recorded} == {True, False}
+
+
+@pytest.mark.usefixtures("recordable")
+def test_a_model_that_may_not_be_recorded_runs_eagerly(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = frozenset({Capability.GRAPHS, Capability.STEP_GRAPHS})
+    facts = replace(CpuBackend(CpuSettings()).facts(), capabilities=device)
+    monkeypatch.setattr(CpuBackend, "facts", lambda self: facts)
+    wanted = answers(compose_toy(changes={"engine": {"graphs": False}}))
+    for may in (True, False):
+        monkeypatch.setattr(Model, "recordable", may)
+        composed = compose_toy()
+        executor = executor_of(composed)
+        assert (executor.graphs is not None, executor.pieces is not None) == (may, may)
+        assert answers(composed) == wanted
 
 
 @pytest.mark.usefixtures("recordable")

@@ -14,6 +14,8 @@ from tests.toy.test_transformers_parity import greedy
 pytestmark = pytest.mark.gpu
 
 WIDE = {"hidden_size": 128, "max_position_embeddings": 256}
+EXPERTS = ("mixtral",)
+"""Run eagerly whatever the recipe says: their products ask the host for sizes."""
 DEVICE: dict[str, Any] = {
     "hardware": {"use": "cuda"},
     "attention": {"use": "triton"},
@@ -21,14 +23,15 @@ DEVICE: dict[str, Any] = {
 }
 
 
-@pytest.fixture(scope="module", params=["gpt2", "gpt_neox", "phi3"])
+@pytest.fixture(scope="module", params=["gpt2", "gpt_neox", "phi3", "mixtral"])
 def family(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """A saved model with heads of 32, and what the library says on the CPU."""
     model = library_model(request.param, {**FAMILIES[request.param], **WIDE})
     folder = tmp_path_factory.mktemp(request.param)
     model.save_pretrained(folder)
     byte_tokenizer().save(folder / "tokenizer.json")
-    return folder, [greedy(model, prompt) for prompt in prompts()]
+    is_recordable = request.param not in EXPERTS
+    return folder, [greedy(model, prompt) for prompt in prompts()], is_recordable
 
 
 def compose_on_device(folder: Path, graphs: bool) -> Any:
@@ -46,9 +49,9 @@ def compose_on_device(folder: Path, graphs: bool) -> Any:
 
 @pytest.mark.parametrize("graphs", [False, True], ids=["eager", "graphs"])
 def test_answers_equal_those_of_the_library(family: Any, graphs: bool) -> None:
-    folder, wanted = family
+    folder, wanted, is_recordable = family
     engine = compose_on_device(folder, graphs)
     for _ in range(2):  # the second time from the cache
         check(answers(engine, [0, 1, 2]), wanted)
-    replays = engine.parts.executor.graphs.replays if graphs else 0
-    assert (replays > 0) == graphs
+    recorded = engine.parts.executor.graphs
+    assert (recorded is not None and recorded.replays > 0) == (graphs and is_recordable)

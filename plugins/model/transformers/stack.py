@@ -48,6 +48,7 @@ class LibraryModel(WholeModel):
         """
         whole: Any = module
         parameters = _touched(whole)
+        self.recordable = may_be_recorded(whole, parts.device)
         weight_bytes = sum(one.nbytes for one in (*whole.parameters(), *whole.buffers()))
         self._base: Any = whole.base_model
         self._embedding = whole.get_input_embeddings()
@@ -210,6 +211,16 @@ def _touched(module: Any) -> int:  # noqa: ANN401
         for name, one in _parameters(module)
         if one is not looked_up or (head is not None and head.weight is looked_up)
     )
+
+
+def may_be_recorded(module: torch.nn.Module, device: str) -> bool:
+    """Return whether decode steps may be graphs.
+
+    How many tokens go to each expert is known on the device alone, and their products may ask
+    for it on the host (in float32 they do), which no recording of a device allows.
+    """
+    has_experts = any(".experts." in name for name, _ in _parameters(module))
+    return not has_experts or torch.device(device).type == "cpu"
 
 
 def _parameters(module: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Parameter]]:

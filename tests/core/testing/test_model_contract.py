@@ -10,7 +10,16 @@ import pytest
 import torch
 
 from camshaft.checkpoint import Checkpoint, CheckpointTensor, ModelConfig
-from camshaft.contracts.model import GroupPlan, Model, ModelFamily, ModelParts
+from camshaft.contracts.attention import AttentionLayer
+from camshaft.contracts.model import (
+    GroupPlan,
+    Handover,
+    Model,
+    ModelFamily,
+    ModelParts,
+    WholeModel,
+)
+from camshaft.contracts.quant import StepContext
 from camshaft.errors import CheckpointError
 from camshaft.plugins.model.components import DecoderSettings
 from camshaft.plugins.model.decoder import DecoderFamily
@@ -163,6 +172,46 @@ class ForgetsBytes(Altered):
         model.facts = replace(model.facts, weight_bytes=0)
 
 
+class InOneCall(WholeModel):
+    """A decoder's layers, run as if they could not be told apart."""
+
+    def __init__(self, model: Model) -> None:
+        self.cut, self.facts = model, model.facts
+
+    @property
+    def attentions(self) -> Sequence[AttentionLayer]:
+        return self.cut.attentions
+
+    def run(self, tokens: Any, positions: Any, attend: Any, step: Any) -> Handover:
+        handover = self.cut.embed(tokens, step)
+        for layer in self.cut.layers:
+            qkv, carried = layer.before(handover, step)
+            handover = layer.after(attend(layer.attention, qkv), carried, step)
+        return handover
+
+    def embed(self, tokens: torch.Tensor, step: StepContext) -> Handover:
+        return self.cut.embed(tokens, step)
+
+    def norm(self, handover: Handover) -> torch.Tensor:
+        return self.cut.norm(handover)
+
+    def logits(self, hidden: torch.Tensor, step: StepContext) -> torch.Tensor:
+        return self.cut.logits(hidden, step)
+
+
+class Uncut(Altered):
+    def build(self, checkpoint: Checkpoint, parts: ModelParts) -> Model:
+        return InOneCall(super().build(checkpoint, parts))
+
+
+class UncutMeanOverTheStep(MeanOverTheStep, Uncut):
+    """Tokens of a step meet outside attention."""
+
+
+class UncutLosesALayer(LosesALayer, Uncut):
+    """Of a model in one call."""
+
+
 def contract_of(family: type[DecoderFamily]) -> type[ModelFamilyContract]:
     class Contract(ModelFamilyContract):
         def make(self) -> ModelFamily:
@@ -174,8 +223,9 @@ def contract_of(family: type[DecoderFamily]) -> type[ModelFamilyContract]:
     return Contract
 
 
-def test_a_right_family_passes() -> None:
-    assert failures(contract_of(DecoderFamily)) == []
+@pytest.mark.parametrize("family", [DecoderFamily, Uncut])
+def test_a_right_family_passes(family: type[DecoderFamily]) -> None:
+    assert failures(contract_of(family)) == []
 
 
 @pytest.mark.parametrize(
@@ -195,6 +245,8 @@ def test_a_right_family_passes() -> None:
         (SaysNothing, "test_logits_are_float32_of_the_right_shape_and_depend_on_the_tokens"),
         (HalfLogits, "test_logits_are_float32_of_the_right_shape_and_depend_on_the_tokens"),
         (MeanOverTheStep, "test_deterministic_layers_work_row_by_row"),
+        (UncutMeanOverTheStep, "test_tokens_of_a_whole_model_meet_in_attention_alone"),
+        (UncutLosesALayer, "test_groups_hold_every_layer_once_and_the_full_one_comes_first"),
         (Counts, "test_a_model_keeps_nothing_of_a_step"),
         (ForgetsBytes, "test_facts_are_those_of_the_configuration"),
     ],

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -18,6 +19,7 @@ from camshaft.errors import CheckpointError, PluginError, RecipeError
 from camshaft.plugins.model.transformers import weights
 from camshaft.plugins.model.transformers.family import TransformersFamily
 from camshaft.plugins.model.transformers.stack import LibraryModel
+from camshaft.testing.model import ModelFamilyContract
 from camshaft.testing.tensors import stored_tensor
 from camshaft.testing.toy import toy_recipe
 
@@ -60,6 +62,37 @@ def parts(**changes: Any) -> ModelParts:
 def random_weights(model: ModelConfig, seed: int = 0) -> Checkpoint:
     text = TextSource("bytes", Path("toy"))
     return Checkpoint("toy", model, "hf", None, (), text, random_seed=seed)
+
+
+def drawn(config: ModelConfig) -> dict[str, Any]:
+    """Draw tensors of the library's own names and shapes, none of them all zeros or ones."""
+    module = weights.filled(random_weights(config), parts())
+    generator = torch.Generator().manual_seed(0)
+    tensors = {}
+    for name, one in module.named_parameters():
+        values = torch.randn(one.shape, generator=generator)
+        values = values / one.shape[-1] ** 0.5 if one.ndim > 1 else 1 + values / 4
+        tensors[name] = stored_tensor(name, values)
+    return tensors
+
+
+class TestContract(ModelFamilyContract):
+    def make(self) -> TransformersFamily:
+        return family()
+
+    def configs(self) -> Sequence[ModelConfig]:
+        sliding = {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 3}
+        return [
+            config("gpt_neox", rotary_pct=0.5, tie_word_embeddings=False),
+            config("qwen2", use_sliding_window=True, max_window_layers=0, **sliding),
+        ]
+
+    def invent(self, config: ModelConfig, layout: Literal["hf", "gguf"]) -> Checkpoint:
+        """The library takes what there is of a checkpoint, so it asks for no names."""
+        file = Path("toy.gguf")
+        return Checkpoint(
+            "toy.gguf", config, layout, drawn(config), (file,), TextSource("bytes", file)
+        )
 
 
 @torch.inference_mode()
@@ -288,6 +321,35 @@ def test_weights_that_are_stored_as_they_are_used_share_the_file(saved: Path) ->
     name = "transformer.h.0.attn.c_attn.weight"
     used = dict(module.named_parameters())[name]
     assert used.data_ptr() == checkpoint.tensor(name).data.ctypes.data
+
+
+@pytest.mark.parametrize(
+    ("name", "fields", "device", "is_recordable"),
+    [
+        ("gpt2", {}, "meta", True),
+        ("mixtral", {}, "meta", False),
+        ("deepseek_v3", {"first_k_dense_replace": 2}, "meta", True),
+        ("deepseek_v3", {"first_k_dense_replace": 1}, "meta", False),
+        ("mixtral", {}, "cpu", True),
+    ],
+)
+def test_experts_are_not_recorded_elsewhere_than_on_a_cpu(
+    name: str, fields: dict[str, Any], device: str, is_recordable: bool
+) -> None:
+    from camshaft.plugins.model.transformers.interface import built, library_config
+    from camshaft.plugins.model.transformers.stack import may_be_recorded
+
+    with torch.device("meta"):
+        module = built(library_config({"model_type": name, **SHAPE, **fields}), torch.bfloat16)
+    assert may_be_recorded(module, device) == is_recordable
+
+
+def test_a_model_says_whether_it_may_be_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    from camshaft.plugins.model.transformers import stack
+
+    assert family().build(random_weights(config("mixtral")), parts()).recordable
+    monkeypatch.setattr(stack, "may_be_recorded", lambda module, device: False)
+    assert not family().build(random_weights(config("mixtral")), parts()).recordable
 
 
 def test_embeddings_are_the_library_s(saved: Path) -> None:
