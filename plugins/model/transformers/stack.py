@@ -216,11 +216,15 @@ def _touched(module: Any) -> int:  # noqa: ANN401
 def may_be_recorded(module: torch.nn.Module, device: str) -> bool:
     """Return whether decode steps may be graphs.
 
-    How many tokens go to each expert is known on the device alone, and their products may ask
-    for it on the host (in float32 they do), which no recording of a device allows.
+    How many tokens go to each expert is known on the device alone. Torch multiplies bfloat16 from
+    Hopper on without asking; elsewhere it asks on the host, which no recording allows.
     """
-    has_experts = any(".experts." in name for name, _ in _parameters(module))
-    return not has_experts or torch.device(device).type == "cpu"
+    experts = [one for name, one in _parameters(module) if ".experts." in name]
+    where = torch.device(device)
+    if not experts or where.type == "cpu":
+        return True
+    is_half = where.type == "cuda" and experts[0].dtype is torch.bfloat16
+    return is_half and torch.cuda.get_device_capability(where) >= (9, 0)
 
 
 def _parameters(module: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Parameter]]:
