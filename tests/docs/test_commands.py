@@ -148,7 +148,8 @@ def check_run(command: str, capsys: pytest.CaptureFixture[str]) -> None:
         json.loads(said)
 
 
-def run_module(name: str) -> None:
+def run_module(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, name, raising=False)  # an earlier test may have imported it
     runpy.run_module(name, run_name="__main__")
 
 
@@ -160,7 +161,7 @@ def test_what_measures_elsewhere_takes_what_the_page_gives_it(
     monkeypatch.chdir(ROOT)
     monkeypatch.setattr(sys, "argv", [*words[2:], "--help"])
     with pytest.raises(SystemExit) as ended:
-        main([*words[1:], "--help"]) if words[0] == "engine" else run_module(words[2])
+        main([*words[1:], "--help"]) if words[0] == "engine" else run_module(words[2], monkeypatch)
     assert ended.value.code == 0
     told = capsys.readouterr().out
     assert [one for one in words if one.startswith("--") and one not in told] == []
