@@ -1,8 +1,10 @@
 """What HTTP costs: streams through `engine serve` beside the same ones in this process.
 
 Both engines are there from the start and take turns, so that they meet the same machine. Prompts
-are text, so tokenising counts; answers are streamed, so detokenising does. The first round of each
-warms up and is not counted.
+are text, so tokenising counts; answers are streamed, so detokenising does. Each stream asks one
+thing after the other, for answers of different lengths, so that first tokens are waited for while
+others run; those of the very first requests, which all come at once, do not count. Nor does the
+first round of each way, which warms up.
 
 Run: python -m benchmarks.front_cost
      python -m benchmarks.front_cost --recipe recipes/cuda.yaml --streams 32 --repeats 9
@@ -17,7 +19,7 @@ import random
 import statistics
 import time
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from camshaft import LLM
 from camshaft.request import SamplingParams
@@ -25,6 +27,9 @@ from camshaft.request import SamplingParams
 from .load import HOST
 from .online import ask_info, serving
 from .results import Figure, new_run, write
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
 
 WORDS = ["the", "engine", "of", "a", "ship", "turns", "while", "its", "camshaft", "opens", "valves"]
 MOST_SHARE, MOST_MS = 0.05, 3.0
@@ -49,39 +54,57 @@ class Round:
         return cls(tokens / seconds, statistics.median(firsts) * 1e3)
 
 
-def prompts(count: int, words: int, seed: int) -> list[str]:
-    """Return texts that no other round has, so that no cache serves them."""
+Job = tuple[str, int]
+"""A prompt, and how many tokens are to be generated."""
+
+
+def jobs(streams: int, each: int, words: int, outputs: int, seed: int) -> list[list[Job]]:
+    """Return what each stream asks: texts that no other round has, so that no cache serves them.
+
+    Answers are of half to one and a half times `outputs` tokens.
+    """
     chance = random.Random(seed)
-    return [" ".join(chance.choices(WORDS, k=words)) for _ in range(count)]
+
+    def one() -> Job:
+        length = chance.randint(outputs // 2, outputs + outputs // 2)
+        return " ".join(chance.choices(WORDS, k=words)), length
+
+    return [[one() for _ in range(each)] for _ in range(streams)]
 
 
-async def here(llm: LLM, texts: list[str], outputs: int) -> Round:
-    """Stream in this process."""
-    params = SamplingParams(max_tokens=outputs, temperature=0, ignore_eos=True)
+async def together(streams: list[list[Job]], ask: Callable[[str, int], Awaitable[float]]) -> Round:
+    """Let all streams go, with `ask`, which returns the seconds to a first token."""
     start = time.perf_counter()
 
-    async def one(text: str) -> float:
-        first = 0.0
+    async def one(stream: list[Job]) -> list[float]:
+        return [await ask(*job) for job in stream][1:]
+
+    firsts = await asyncio.gather(*map(one, streams))
+    seconds = time.perf_counter() - start
+    tokens = sum(length for stream in streams for _, length in stream)
+    return Round.of([first for stream in firsts for first in stream], seconds, tokens)
+
+
+async def here(llm: LLM, streams: list[list[Job]]) -> Round:
+    """Stream in this process."""
+
+    async def ask(text: str, outputs: int) -> float:
+        params = SamplingParams(max_tokens=outputs, temperature=0, ignore_eos=True)
+        start, first = time.perf_counter(), 0.0
         async for delta in llm.agenerate(text, params):
             first = first or (time.perf_counter() - start if delta.token_ids else 0.0)
         return first
 
-    firsts = await asyncio.gather(*map(one, texts))
-    return Round.of(firsts, time.perf_counter() - start, outputs * len(texts))
+    return await together(streams, ask)
 
 
-async def over_http(port: int, texts: list[str], outputs: int) -> Round:
+async def over_http(port: int, streams: list[list[Job]]) -> Round:
     """Stream through the server; each stream is read as it comes and kept unparsed."""
-    bodies = [
-        json.dumps(
-            {"prompt": text, "max_tokens": outputs, "temperature": 0, "ignore_eos": True}
-            | {"stream": True}
-        ).encode()
-        for text in texts
-    ]
-    start = time.perf_counter()
 
-    async def one(body: bytes) -> float:
+    async def ask(text: str, outputs: int) -> float:
+        start = time.perf_counter()
+        fields = {"prompt": text, "max_tokens": outputs, "temperature": 0, "ignore_eos": True}
+        body = json.dumps(fields | {"stream": True}).encode()
         reader, writer = await asyncio.open_connection(HOST, port)
         head = (
             f"POST /v1/completions HTTP/1.1\r\nHost: {HOST}\r\nConnection: close\r\n"
@@ -96,8 +119,7 @@ async def over_http(port: int, texts: list[str], outputs: int) -> Round:
             raise RuntimeError(f"a stream broke: {rest[-200:]!r}")
         return first
 
-    firsts = await asyncio.gather(*map(one, bodies))
-    return Round.of(firsts, time.perf_counter() - start, outputs * len(texts))
+    return await together(streams, ask)
 
 
 async def compare(wanted: argparse.Namespace) -> tuple[dict[str, Any], dict[str, list[Round]]]:
@@ -108,13 +130,10 @@ async def compare(wanted: argparse.Namespace) -> tuple[dict[str, Any], dict[str,
         with LLM(wanted.recipe, wanted.set) as llm:
             for number in range(wanted.repeats + 1):
                 for way, rounds in found.items():
-                    texts = prompts(wanted.streams, wanted.words, 2 * number + (way == "http"))
-                    run = (
-                        here(llm, texts, wanted.output)
-                        if way == "in process"
-                        else over_http(port, texts, wanted.output)
-                    )
-                    rounds.append(await run)
+                    sizes = wanted.streams, wanted.each, wanted.words, wanted.output
+                    asked = jobs(*sizes, 2 * number + (way == "http"))
+                    is_here = way == "in process"
+                    rounds.append(await (here(llm, asked) if is_here else over_http(port, asked)))
     return info, {way: rounds[1:] for way, rounds in found.items()}
 
 
@@ -125,7 +144,8 @@ def main() -> int:
     parser.add_argument("--set", action="append", default=[], metavar="A.B=C", help="in the recipe")
     parser.add_argument("--streams", type=int, default=32)
     parser.add_argument("--words", type=int, default=60, help="of a prompt")
-    parser.add_argument("--output", type=int, default=64, help="tokens of an answer")
+    parser.add_argument("--output", type=int, default=64, help="tokens of an answer, on average")
+    parser.add_argument("--each", type=int, default=4, help="requests of a stream in a round")
     parser.add_argument("--repeats", type=int, default=5)
     wanted = parser.parse_args()
     info, rounds = asyncio.run(compare(wanted))
