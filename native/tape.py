@@ -8,6 +8,7 @@ operations is one call, whatever their number. What only changes how memory is s
 from __future__ import annotations
 
 import weakref
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
@@ -24,7 +25,7 @@ from .library import library, reasons
 from .traits import traits_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
     Outputs = tuple[torch.Tensor | None, ...]
     Work = Callable[[], object]
@@ -72,10 +73,23 @@ class Recorded:
 
     def replay(self) -> Outputs:
         """Run the operations; return the results, the same tensors each time."""
-        with torch.inference_mode():
+        with torch.inference_mode(), self._torch_alone():
             for one in self._work:
                 one()
         return self._results
+
+    @contextmanager
+    def _torch_alone(self) -> Iterator[None]:
+        """Let torch compute in this thread: its own threads spin on the cores of the team."""
+        threads = torch.get_num_threads()
+        if not self.compiled or threads == 1:
+            yield
+            return
+        torch.set_num_threads(1)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(threads)
 
     def share(self) -> None:
         """Let later recordings use the memory of the results."""

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import os
+
+os.environ.setdefault("GOMP_SPINCOUNT", "1000")  # as `engine` does, before torch is imported
 
 from camshaft import open_recipe
 from camshaft.compose import compose, spare_the_collector

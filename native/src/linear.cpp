@@ -21,6 +21,7 @@ namespace {
 
 constexpr int64_t kLanes = 16;
 constexpr int kMostRows = 12;
+constexpr int64_t kCyclesOfShare = 30'000;
 
 struct LinearArguments {
   const void* x;          // [rows, inputs]
@@ -207,12 +208,18 @@ void tiles_of(int64_t rows, const std::byte* block, int64_t groups, const int8_t
   }
 }
 
+// How many blocks are dealt at once. Up to sixteen shares for each rank even out what other work takes
+// from a core; but to deal one costs about as much as 1,000 cycles of work, when cores are far apart.
+int64_t share_of(int64_t blocks, int64_t cycles, int64_t ranks) {
+  const int64_t each = std::clamp<int64_t>(cycles / (ranks * kCyclesOfShare), 1, 16);
+  return (blocks + each * ranks - 1) / (each * ranks);
+}
+
 template <class F, class Out>
 void product(Team& team, int rank, const LinearArguments& a, const Activations& rounded) {
   const int64_t groups = a.inputs / F::kGroup;
   const int64_t blocks = (a.outputs + kLanes - 1) / kLanes;
-  // some sixteen shares for each rank even out what other work takes from a core
-  const int64_t share = std::max<int64_t>(1, blocks / (16 * team.size()));
+  const int64_t share = share_of(blocks, blocks * a.inputs / 32 * (20 + 11 * a.rows), team.size());
   team.deal(rank, (blocks + share - 1) / share, [&](int64_t item) {
     const int64_t end = std::min(blocks, (item + 1) * share);
     for (int64_t block = item * share; block < end; ++block) {
