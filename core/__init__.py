@@ -21,6 +21,7 @@ from .hooks import hookimpl
 from .kinds import KINDS, Kind
 from .recipe import (
     Recipe,
+    add_change_arguments,
     add_recipe_arguments,
     load_recipe,
     open_recipe,
@@ -55,6 +56,7 @@ __all__ = [
     "SamplingParams",
     "Settings",
     "Uses",
+    "add_change_arguments",
     "add_recipe_arguments",
     "hookimpl",
     "load_recipe",

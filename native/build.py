@@ -1,7 +1,7 @@
 """Compiling the C++ sources, once for each kind of processor and state of the sources.
 
 The library is kept in `$CAMSHAFT_CACHE`, by default `~/.cache/camshaft`, under a name made from all
-that it depends on: a change of the sources, the compiler or the processor makes another one.
+that it depends on: a change of the sources, the flags or the processor makes another one.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def reasons_against_running() -> list[str]:
 
 
 def library_path() -> Path:
-    """Return where the library for this processor, compiler and these sources is kept."""
+    """Return where the library for this processor and these sources is kept."""
     digest = hashlib.sha256()
     for path in sorted(SOURCES.iterdir()):
         digest.update(path.name.encode() + path.read_bytes())

@@ -21,8 +21,6 @@ from .protocol import ABOUT, Fault, read_answer
 from .quiet import family
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from .protocol import Answer, Question
 
 ROOT = Path(__file__).parents[2]
@@ -48,7 +46,7 @@ class Configuration:
 
 
 class Worker:
-    """A running worker; use it with `with`.
+    """A running worker, until `close`.
 
     Args:
         configuration: What to run.
@@ -121,17 +119,6 @@ class Worker:
             self._process.wait()
         self._pipe("stdout").close()
         self._log.close()
-
-    def __enter__(self) -> Worker:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     @property
     def _name(self) -> str:

@@ -26,6 +26,11 @@ def add_recipe_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "recipe", metavar="RECIPE", help="a YAML file, such as recipes/quickstart.yaml"
     )
+    add_change_arguments(parser)
+
+
+def add_change_arguments(parser: ArgumentParser) -> None:
+    """Declare `--set` and `--plain` alone, for a recipe that comes from elsewhere."""
     parser.add_argument(
         "--set",
         dest="overrides",

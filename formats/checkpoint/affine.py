@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from .dequantize import NONLINEAR, five_bits
+from .dequantize import NONLINEAR, five_bits, halves
 from .formats import FORMATS
 from .k_quants import floats, q2_k_parts, q3_k_parts, q4_k_parts, q5_k_parts, q6_k_parts
 
@@ -66,47 +66,33 @@ def _with_minimum(heads: torch.Tensor, quants: torch.Tensor) -> Parts:
     return quants, scales, minima
 
 
-def _halves(packed: torch.Tensor) -> torch.Tensor:
-    """Spread uint8 `[N, 16]` into quants 0-15, uint8 `[N, 32]`."""
-    return torch.cat((packed & 15, packed >> 4), dim=1)
-
-
 def _q8_0(blocks: torch.Tensor) -> Parts:
     return _signed(blocks[:, 2:] ^ 128, floats(blocks[:, :2]), -128)
 
 
 def _iq4_nl(blocks: torch.Tensor) -> Parts:
     places = (NONLINEAR + 128).to(torch.uint8)
-    quants = places[_halves(blocks[:, 2:]).int()]
+    quants = places[halves(blocks[:, 2:]).int()]
     return _signed(quants, floats(blocks[:, :2]), -128)
 
 
-def _q2_k(blocks: torch.Tensor) -> Parts:
-    quants, scales, minima = q2_k_parts(blocks)
-    return quants, scales, -minima
-
-
-def _q4_k(blocks: torch.Tensor) -> Parts:
-    quants, scales, minima = q4_k_parts(blocks)
-    return quants, scales, -minima
-
-
-def _q5_k(blocks: torch.Tensor) -> Parts:
-    quants, scales, minima = q5_k_parts(blocks)
+def _less_minima(parts: Parts) -> Parts:
+    """Return the parts where the minima of groups are subtracted."""
+    quants, scales, minima = parts
     return quants, scales, -minima
 
 
 _FORMATS: dict[str, tuple[int, int, bool, Callable[[torch.Tensor], Parts]]] = {
-    "q4_0": (4, 32, True, lambda b: _signed(_halves(b[:, 2:]), floats(b[:, :2]), -8)),
-    "q4_1": (4, 32, True, lambda b: _with_minimum(b[:, :4], _halves(b[:, 4:]))),
+    "q4_0": (4, 32, True, lambda b: _signed(halves(b[:, 2:]), floats(b[:, :2]), -8)),
+    "q4_1": (4, 32, True, lambda b: _with_minimum(b[:, :4], halves(b[:, 4:]))),
     "q5_0": (8, 32, True, lambda b: _signed(five_bits(b[:, 2:]), floats(b[:, :2]), -16)),
     "q5_1": (8, 32, True, lambda b: _with_minimum(b[:, :4], five_bits(b[:, 4:]))),
     "q8_0": (8, 32, True, _q8_0),
     "iq4_nl": (8, 32, True, _iq4_nl),
-    "q2_k": (8, 16, False, _q2_k),
+    "q2_k": (8, 16, False, lambda b: _less_minima(q2_k_parts(b))),
     "q3_k": (8, 16, False, lambda b: _signed(*q3_k_parts(b), -4)),
-    "q4_k": (4, 32, False, _q4_k),
-    "q5_k": (8, 32, False, _q5_k),
+    "q4_k": (4, 32, False, lambda b: _less_minima(q4_k_parts(b))),
+    "q5_k": (8, 32, False, lambda b: _less_minima(q5_k_parts(b))),
     "q6_k": (8, 16, False, lambda b: _signed(*q6_k_parts(b), -32)),
 }
 """Bits, group, whether float16 holds scales and shifts, and how blocks come apart."""

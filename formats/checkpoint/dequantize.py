@@ -65,18 +65,18 @@ def _decoded(blocks: torch.Tensor, decode: Decoder, block: int, dtype: torch.dty
     return values
 
 
-def _halves(packed: torch.Tensor) -> torch.Tensor:
-    """Spread uint8 `[N, 16]` into quants 0-15, float32 `[N, 32]`."""
-    return torch.cat((packed & 15, packed >> 4), dim=1).float()
+def halves(packed: torch.Tensor) -> torch.Tensor:
+    """Spread uint8 `[N, 16]` into quants 0-15, uint8 `[N, 32]`."""
+    return torch.cat((packed & 15, packed >> 4), dim=1)
 
 
 def _q4_0(blocks: torch.Tensor) -> torch.Tensor:
-    return floats(blocks[:, :2]) * (_halves(blocks[:, 2:]) - 8)
+    return floats(blocks[:, :2]) * (halves(blocks[:, 2:]).float() - 8)
 
 
 def _q4_1(blocks: torch.Tensor) -> torch.Tensor:
     scale, minimum = floats(blocks[:, :4]).unsqueeze(2).unbind(1)
-    return _halves(blocks[:, 4:]).mul_(scale).add_(minimum)
+    return halves(blocks[:, 4:]).float().mul_(scale).add_(minimum)
 
 
 def _q8_0(blocks: torch.Tensor) -> torch.Tensor:
@@ -86,8 +86,7 @@ def _q8_0(blocks: torch.Tensor) -> torch.Tensor:
 def five_bits(stored: torch.Tensor) -> torch.Tensor:
     """Join uint8 `[N, 4 + 16]` into quants 0-31, uint8 `[N, 32]`."""
     fifth = (stored[:, :4].contiguous().view(torch.int32) >> _PLACES & 1).to(torch.uint8)
-    low = stored[:, 4:]
-    return torch.cat((low & 15, low >> 4), dim=1).bitwise_or_(fifth << 4)
+    return halves(stored[:, 4:]).bitwise_or_(fifth << 4)
 
 
 def _q5_0(blocks: torch.Tensor) -> torch.Tensor:
@@ -101,9 +100,7 @@ def _q5_1(blocks: torch.Tensor) -> torch.Tensor:
 
 
 def _iq4_nl(blocks: torch.Tensor) -> torch.Tensor:
-    low = blocks[:, 2:]
-    places = torch.cat((low & 15, low >> 4), dim=1).int()
-    return NONLINEAR[places].mul_(floats(blocks[:, :2]))
+    return NONLINEAR[halves(blocks[:, 2:]).int()].mul_(floats(blocks[:, :2]))
 
 
 _DECODERS: dict[str, Decoder] = {

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
+from camshaft import add_change_arguments
 from camshaft.compose import compose
 from camshaft.contracts.command import Command
 from camshaft.executor.trace_files import read_trace
@@ -51,17 +52,7 @@ model has to be where the recipe says. Exit code 1: the tokens differ.
         """See `Command.add_arguments`."""
         parser.add_argument("action", choices=("show", "rerun"), help="what to do with the trace")
         parser.add_argument("folder", type=Path, metavar="FOLDER", help="that of --trace")
-        parser.add_argument(
-            "--set",
-            dest="overrides",
-            action="append",
-            default=[],
-            metavar="KEY=VALUE",
-            help="change the recipe, as for other commands",
-        )
-        parser.add_argument(
-            "--plain", action="store_true", help="leave out every optimisation of the recipe"
-        )
+        add_change_arguments(parser)
 
     def run(self, args: Namespace, registry: Registry) -> int:
         """Print what was kept, and what comes of it now."""

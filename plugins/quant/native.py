@@ -10,10 +10,10 @@ import torch
 from camshaft.checkpoint.affine import Affine
 from camshaft.native.linear import LANES, Form, PackedWeight, linear, lookup, pack
 
+from .packed import PackedRows
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from .packed import PackedRows
 
 _AT_ONCE = 2**23
 """Weights that are taken apart at once: what that needs beside them is ten times as many bytes."""
@@ -69,7 +69,7 @@ def _packed(pieces: Sequence[PackedRows]) -> PackedWeight:
     columns = pieces[0].columns
     at_once = max(LANES, _AT_ONCE // columns // LANES * LANES)
     data = torch.cat([piece.data for piece in pieces]) if len(pieces) > 1 else pieces[0].data
-    rows = type(pieces[0])(pieces[0].format, columns, data)
+    rows = PackedRows(pieces[0].format, columns, data)
     parts = [_pack(rows.part(at, at + at_once).affine()) for at in range(0, len(data), at_once)]
     whole = parts[0].data if len(parts) == 1 else torch.cat([part.data for part in parts])
     return PackedWeight(parts[0].form, len(data), columns, whole)
