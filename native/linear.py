@@ -103,7 +103,7 @@ class _LinearArguments(Arguments):
         ("bits", ctypes.c_int32),
         ("group", ctypes.c_int32),
         ("is_wide", ctypes.c_int32),
-        ("unused", ctypes.c_int32),
+        ("many", ctypes.c_int32),
     )
 
 
@@ -133,15 +133,23 @@ def _lookup() -> Callable[..., None]:
 
 
 def linear(
-    x: torch.Tensor, weight: PackedWeight, bias: torch.Tensor | None, out: torch.Tensor
+    x: torch.Tensor,
+    weight: PackedWeight,
+    bias: torch.Tensor | None,
+    out: torch.Tensor,
+    many: int = 0,
 ) -> None:
-    """Multiply rows with a packed weight; a row's bits do not depend on the other rows.
+    """Multiply rows with a packed weight.
+
+    A row's bits do not depend on the other rows, unless `many` lets them.
 
     Args:
         x: [T, K] float32 or bfloat16, rows contiguous. Rounded to 8 bits, a scale for each group.
         weight: [N, K].
         bias: float32, N filled up to a multiple of `LANES`, or None.
         out: [T, N] float32 or bfloat16, rows contiguous; the result.
+        many: From how many rows on the weight is rounded to 8 bits with one scale for each of its
+            rows in every call, which is faster for all but few rows; 0 for never.
     """
     form = weight.form
     _linear()(
@@ -159,7 +167,7 @@ def linear(
         form.bits,
         form.group,
         form.is_wide,
-        0,
+        many,
         keep=(x, weight, bias, out),
     )
 

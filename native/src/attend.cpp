@@ -200,22 +200,30 @@ class Worker {
 
   template <int Rows, int Vectors>
   void some_rows(int64_t row, int64_t start) {
-    __m512 scores[Rows][Vectors] = {};
+    __m512 scores[Rows][Vectors];
+#pragma GCC unroll 8
+    for (auto& one : scores)
+#pragma GCC unroll 4
+      for (__m512& score : one) score = _mm512_setzero_ps();
     const auto* q = reinterpret_cast<const int32_t*>(q_ + row * a_.head_dim);
     if (direct_)
       multiply_turned<T>(q, row_steps_, rows_->keys, ahead_->keys, row_steps_, scores);
     else
       multiply<T>(q, row_steps_, keys_, kBlock, row_steps_, scores);
-    weigh<Rows, Vectors>(row, start, scores);
+    const bool grown = weigh<Rows, Vectors>(row, start, scores);
     const auto* weights = reinterpret_cast<const int32_t*>(weights_);
     constexpr int64_t steps = Vectors * kLanes / kPer;
     for (int64_t at = 0; at < sizes_.width;)
       as_constant<4, 2, (kPer == 1 ? 1 : 2)>((sizes_.width - at) / kLanes, [&](auto columns) {
         __m512 sums[Rows][columns];
+#pragma GCC unroll 8
         for (int one = 0; one < Rows; ++one) {
           const float* values = at_row(row + one).values() + at;
-          for (int lane = 0; lane < columns; ++lane)
-            sums[one][lane] = _mm512_mul_ps(_mm512_loadu_ps(values + lane * kLanes), kept_[one]);
+#pragma GCC unroll 4
+          for (int lane = 0; lane < columns; ++lane) {
+            sums[one][lane] = _mm512_loadu_ps(values + lane * kLanes);
+            if (grown) sums[one][lane] = _mm512_mul_ps(sums[one][lane], _mm512_set1_ps(kept_[one]));
+          }
         }
         if (direct_)
           multiply_paired<T>(weights, kBlock / kPer, rows_->values, ahead_->values, at,
@@ -231,44 +239,87 @@ class Worker {
       });
   }
 
-  // Turn scores into weights, and note by how much what was there before counts less now.
+  // Turn scores into weights, and note by how much what was there before counts less now; returns
+  // whether any does.
   template <int Rows, int Vectors>
-  void weigh(int64_t row, int64_t start, __m512 (&scores)[Rows][Vectors]) {
+  bool weigh(int64_t row, int64_t start, __m512 (&scores)[Rows][Vectors]) {
     const int64_t group = sizes_.group;
-    const bool all_seen = tile_.first(a_, (row + Rows - 1) / group) <= start &&
-                          tile_.end(a_, row / group) >= start + Vectors * kLanes;
+    if (a_.pages.form != kPlain || a_.soft_cap != 0.f)
+      for (auto& one : scores) change<Vectors>(one);
+    if (tile_.first(a_, (row + Rows - 1) / group) > start ||
+        tile_.end(a_, row / group) < start + Vectors * kLanes)
+      for (int one = 0; one < Rows; ++one) hide<Vectors>((row + one) / group, start, scores[one]);
+    const __m512 unit = _mm512_set1_ps((a_.soft_cap != 0.f ? a_.soft_cap : a_.scale) * kLog2E);
+    __m512 greatest[(Rows + 3) / 4 * 4];
+#pragma GCC unroll 8
     for (int one = 0; one < Rows; ++one) {
-      scale<Vectors>(scores[one]);
-      if (!all_seen) hide<Vectors>((row + one) / group, start, scores[one]);
+      greatest[one] = scores[one][0];
+#pragma GCC unroll 4
+      for (int at = 1; at < Vectors; ++at)
+        greatest[one] = _mm512_max_ps(greatest[one], scores[one][at]);
+    }
+    for (int one = Rows; one < (Rows + 3) / 4 * 4; ++one) greatest[one] = greatest[Rows - 1];
+    __mmask16 grown = 0;
+#pragma GCC unroll 2
+    for (int first = 0; first < Rows; first += 4) {
+      const __m512 most = _mm512_mul_ps(
+          unit, greatest_of_four(greatest[first], greatest[first + 1], greatest[first + 2],
+                                 greatest[first + 3]));
+      grown |= count_from<Rows>(row, first, most);
+    }
+#pragma GCC unroll 8
+    for (int one = 0; one < Rows; ++one) {
       const Record record = at_row(row + one);
-      __m512 most = scores[one][0];
-      for (int at = 1; at < Vectors; ++at) most = _mm512_max_ps(most, scores[one][at]);
-      most = _mm512_max_ps(greatest(most), record.most());
-      kept_[one] = power_of_two(_mm512_sub_ps(record.most(), most));
-      __m512 sums = _mm512_mul_ps(record.sums(), kept_[one]);
+      const __m512 base = record.most();
+      __m512 sums = record.sums();
+      if (grown) sums = _mm512_mul_ps(sums, _mm512_set1_ps(kept_[one]));
+      T* to = weights_ + one * kBlock;
+#pragma GCC unroll 4
       for (int at = 0; at < Vectors; ++at) {
-        __m512 weight = power_of_two(_mm512_sub_ps(scores[one][at], most));
+        __m512 weight = weight_of<T>(_mm512_sub_ps(_mm512_mul_ps(scores[one][at], unit), base));
         sums = _mm512_add_ps(sums, weight);
         if (a_.pages.form != kPlain)
           weight = _mm512_mul_ps(weight, _mm512_load_ps(rows_->value_scales + at * kLanes));
-        store(weights_ + one * kBlock + at * kLanes, weight);
+        store(to + at * kLanes, weight);
       }
-      record.set(sums, most);
+      record.set_sums(sums);
     }
+    return grown;
   }
 
+  // Move what the weights of up to four rows are counted from, where scores have grown far beyond
+  // it: `most` has the greatest of each. Others' weights keep their bits.
+  template <int Rows>
+  __mmask16 count_from(int64_t row, int first, __m512 most) {
+    const int count = std::min(4, Rows - first);
+    auto base = [&](int one) { return at_row(row + first + std::min(one, count - 1)).base(); };
+    const __m128 before = _mm_setr_ps(base(0), base(1), base(2), base(3));
+    const __m128 highest = _mm512_castps512_ps128(most);
+    const __m128 enough = _mm_add_ps(before, _mm_set1_ps(kHeadroom));
+    const __mmask8 grown = static_cast<__mmask8>(
+        _mm_cmp_ps_mask(highest, enough, _CMP_GT_OQ) & ((1 << count) - 1));
+    if (!grown) {
+      for (int one = 0; one < count; ++one) kept_[first + one] = 1.f;
+      return 0;
+    }
+    const __m128 now = _mm_mask_mov_ps(before, grown, highest);
+    alignas(16) float bases[4];
+    _mm_store_ps(bases, now);
+    for (int one = 0; one < count; ++one) at_row(row + first + one).set_base(bases[one]);
+    const __m512 kept = power_of_two(_mm512_castps128_ps512(_mm_sub_ps(before, now)));
+    _mm_store_ps(bases, _mm512_castps512_ps128(kept));
+    for (int one = 0; one < count; ++one) kept_[first + one] = bases[one];
+    return grown;
+  }
+
+  // Apply what scores need before the softmax's scale: scales of stored keys, and the soft cap.
   template <int Vectors>
-  void scale(__m512 (&scores)[Vectors]) const {
+  void change(__m512 (&scores)[Vectors]) const {
     for (int at = 0; at < Vectors; ++at) {
-      __m512 score = scores[at];
       if (a_.pages.form != kPlain)
-        score = _mm512_mul_ps(score, _mm512_load_ps(rows_->key_scales + at * kLanes));
-      if (a_.soft_cap != 0.f) {
-        score = tangent(_mm512_mul_ps(score, _mm512_set1_ps(a_.scale / a_.soft_cap)));
-        scores[at] = _mm512_mul_ps(score, _mm512_set1_ps(a_.soft_cap * kLog2E));
-      } else {
-        scores[at] = _mm512_mul_ps(score, _mm512_set1_ps(a_.scale * kLog2E));
-      }
+        scores[at] = _mm512_mul_ps(scores[at], _mm512_load_ps(rows_->key_scales + at * kLanes));
+      if (a_.soft_cap != 0.f)
+        scores[at] = tangent(_mm512_mul_ps(scores[at], _mm512_set1_ps(a_.scale / a_.soft_cap)));
     }
   }
 
@@ -330,7 +381,7 @@ class Worker {
   float* records_;
   int64_t record_stride_, across_;
   bool direct_;
-  __m512 kept_[kMostRows];
+  float kept_[kMostRows + 2];
 };
 
 Sizes sizes_of(const AttendArguments& a) { return Sizes(a, a.type == kBfloat16 ? 2 : 4); }

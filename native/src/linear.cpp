@@ -1,27 +1,18 @@
 // Linears whose weights stay packed in 4 or 8 bits; activations are rounded to 8.
 //
-// A weight is `scale * q + shift` with q of 4 or 8 bits, scale and shift shared by a group of 32 or
-// 16 weights of a row (Q4_1's form; a signed quant is an unsigned one with a shift). Activations are
-// rounded to 8 signed bits with a scale for each group, so that its products add up in integers:
+// A group of 32 or 16 activations has one scale, so that its products add up in integers:
 //   sum w * x = scale * step * sum(q * a) + shift * step * sum(a)
-// Sixteen output rows lie side by side. Their weights of one group are 16 scales, 16 shifts and
-// then vectors of 64 bytes in which a lane holds 4 neighbours along a row; with 4 bits the low
-// halves are the group's first half, the high ones its last.
-//
 // A row of the result is summed in the same order whatever the number of rows: it has the same bits
-// in any batch.
-#include <algorithm>
-#include <cmath>
-
-#include "vectors.h"
+// in any batch. Unless the caller lets many rows be multiplied with weights that have one scale a
+// row: see channels.h.
+#include "channels.h"
 
 namespace camshaft {
 
 namespace {
 
-constexpr int64_t kLanes = 16;
 constexpr int kMostRows = 12;
-constexpr int64_t kCyclesOfShare = 30'000;
+constexpr int kMostRowsOfPairs = 6;
 
 struct LinearArguments {
   const void* x;          // [rows, inputs]
@@ -34,125 +25,71 @@ struct LinearArguments {
   int32_t bits;           // 4 or 8
   int32_t group;          // 32, or 16 with 8 bits and wide scales
   int32_t wide_scales;    // float32 scales and shifts, else float16
-  int32_t unused;
-};
-
-struct Step {
-  float scale, sum;  // of a group of activations; sum is scale times the sum of the rounded ones
+  int32_t many;           // rows from which on weights get one scale a row; 0 for never
 };
 
 size_t padded(size_t bytes) { return (bytes + 63) / 64 * 64; }
 
-size_t groups_of(const LinearArguments& a) { return static_cast<size_t>(a.inputs / a.group); }
-
-struct Activations {
-  int8_t* values;  // [rows, inputs]
-  Step* steps;     // [rows, groups]
-};
-
-Activations place(const LinearArguments& a, std::byte* at) {
-  size_t values = padded(static_cast<size_t>(a.rows * a.inputs));
-  return {reinterpret_cast<int8_t*>(at), reinterpret_cast<Step*>(at + values)};
-}
+bool is_many(const LinearArguments& a) { return a.many && a.rows >= a.many; }
 
 // Few rows are rounded by every rank for itself: that is faster than to wait for each other.
 bool is_small(const LinearArguments& a) { return a.rows * a.inputs <= 4096; }
 
-size_t bytes_of(const LinearArguments& a) {
-  return padded(static_cast<size_t>(a.rows * a.inputs)) +
-         padded(static_cast<size_t>(a.rows) * groups_of(a) * sizeof(Step));
+size_t value_bytes(const LinearArguments& a) { return padded(static_cast<size_t>(a.rows * a.inputs)); }
+
+size_t quant_bytes(const LinearArguments& a) { return static_cast<size_t>(kLanes * a.inputs); }
+
+template <class Step>
+Activations<Step> place(const LinearArguments& a, std::byte* at) {
+  return {reinterpret_cast<int8_t*>(at), reinterpret_cast<Step*>(at + value_bytes(a))};
 }
 
 Need linear_need(const void* arguments) {
   const auto& a = *static_cast<const LinearArguments*>(arguments);
-  return is_small(a) ? Need{0, bytes_of(a)} : Need{bytes_of(a), 0};
+  static_assert(sizeof(ShiftedStep) == sizeof(OffsetStep));
+  const size_t steps = static_cast<size_t>(a.rows * (a.inputs / a.group)) * sizeof(ShiftedStep);
+  const size_t rounded = value_bytes(a) + padded(steps);
+  if (is_many(a)) return {rounded, 2 * (quant_bytes(a) + kLanes * sizeof(float))};
+  return is_small(a) ? Need{0, rounded} : Need{rounded, 0};
 }
 
-// Step and rounded values of up to 32 numbers; a row with a value that is not finite becomes NaN, as
-// it would in floating point.
-inline Step round_group(__m512 low, __m512 high, int8_t* first, int8_t* last) {
-  const __m512 sign = _mm512_castsi512_ps(_mm512_set1_epi32(0x7fffffff));
-  const float most = _mm512_reduce_max_ps(
-      _mm512_max_ps(_mm512_and_ps(low, sign), _mm512_and_ps(high, sign)));
-  if (_mm512_cmp_ps_mask(low, high, _CMP_UNORD_Q) || most > 3.4e38f) return {NAN, NAN};
-  const float scale = most / 127.f;
-  const __m512 inverse = _mm512_set1_ps(most > 0 ? 127.f / most : 0.f);
-  const __m512i front = _mm512_cvtps_epi32(_mm512_mul_ps(low, inverse));
-  const __m512i back = _mm512_cvtps_epi32(_mm512_mul_ps(high, inverse));
-  _mm_storeu_si128(reinterpret_cast<__m128i*>(first), _mm512_cvtsepi32_epi8(front));
-  if (last) _mm_storeu_si128(reinterpret_cast<__m128i*>(last), _mm512_cvtsepi32_epi8(back));
-  const int sum = _mm512_reduce_add_epi32(_mm512_add_epi32(front, back));
-  return {scale, scale * static_cast<float>(sum)};
-}
+// Where some rows of 16 outputs go.
+template <class Out>
+struct Target {
+  Out* out;
+  int64_t stride;
+  const float* bias;
+  __mmask16 mask;
 
-template <class T>
-void round_row(const T* x, int64_t inputs, int64_t group, int8_t* values, Step* steps) {
-  for (int64_t at = 0; at < inputs; at += group, ++steps) {
-    if (group == 2 * kLanes) {
-      *steps = round_group(load(x + at), load(x + at + kLanes), values + at, values + at + kLanes);
-    } else {
-      *steps = round_group(load(x + at), _mm512_setzero_ps(), values + at, nullptr);
-    }
+  Target(const LinearArguments& a, int64_t block)
+      : out(static_cast<Out*>(a.out) + block * kLanes),
+        stride(a.out_stride),
+        bias(a.bias ? a.bias + block * kLanes : nullptr),
+        mask(first_lanes(a.outputs - block * kLanes)) {}
+
+  void put(int64_t row, __m512 sum) const {
+    if (bias) sum = _mm512_add_ps(sum, _mm512_loadu_ps(bias));
+    store(out + row * stride, sum, mask);
   }
-}
-
-// How a weight is stored.
-template <int GroupSize, int Bits, class ScaleType>
-struct Form {
-  using Scale = ScaleType;
-  static constexpr int kBits = Bits;
-  static constexpr int64_t kGroup = GroupSize;
-  static constexpr int kVectors = GroupSize / 4;  // of unpacked quants
-  static constexpr int64_t kHeadBytes = 2 * kLanes * static_cast<int64_t>(sizeof(Scale));
-  static constexpr int64_t kGroupBytes = kHeadBytes + kLanes * GroupSize * Bits / 8;
 };
 
-template <class Visit>
-void by_form(int32_t bits, int32_t group, int32_t wide, Visit&& visit) {
-  if (group == 16) return visit(Form<16, 8, float>{});
-  if (bits == 4 && wide) return visit(Form<32, 4, float>{});
-  if (bits == 4) return visit(Form<32, 4, uint16_t>{});
-  if (wide) return visit(Form<32, 8, float>{});
-  visit(Form<32, 8, uint16_t>{});
-}
-
-inline __m512 scales_at(const float* at) { return _mm512_load_ps(at); }
-inline __m512 scales_at(const uint16_t* at) {
-  return _mm512_cvtph_ps(_mm256_load_si256(reinterpret_cast<const __m256i*>(at)));
-}
-
-template <class F>
-inline void unpack(const std::byte* group, __m512i (&quants)[F::kVectors]) {
-  const auto* vectors = reinterpret_cast<const __m512i*>(group + F::kHeadBytes);
-  if constexpr (F::kBits == 8) {
-    for (int at = 0; at < F::kVectors; ++at) quants[at] = _mm512_loadu_si512(vectors + at);
-  } else {
-    constexpr int kHalf = F::kVectors / 2;
-    const __m512i mask = _mm512_set1_epi8(15);
-    for (int at = 0; at < kHalf; ++at) {
-      __m512i both = _mm512_loadu_si512(vectors + at);
-      quants[at] = _mm512_and_si512(both, mask);
-      quants[at + kHalf] = _mm512_and_si512(_mm512_srli_epi16(both, 4), mask);
-    }
-  }
-}
-
-inline __m512i four_of(const int8_t* at) {
-  int32_t four;
-  std::memcpy(&four, at, 4);
-  return _mm512_set1_epi32(four);
+// Call `tile(rows, first)` for `Rows` rows at a time as long as there are that many, then for the
+// rest at once.
+template <int Rows, class Tile>
+void by_tiles(int64_t rows, Tile&& tile, int64_t first = 0) {
+  for (; rows - first >= Rows; first += Rows) tile(std::integral_constant<int, Rows>{}, first);
+  if constexpr (Rows > 1)
+    if (rows > first) by_tiles<Rows - 1>(rows, tile, first);
 }
 
 // Sixteen outputs of `Rows` rows.
 template <int Rows, class F>
 inline void multiply(const std::byte* block, int64_t groups, const int8_t* values,
-                     const Step* steps, __m512 (&sums)[Rows]) {
-  using Scale = typename F::Scale;
+                     const ShiftedStep* steps, __m512 (&sums)[Rows]) {
   for (int row = 0; row < Rows; ++row) sums[row] = _mm512_setzero_ps();
   const int64_t inputs = groups * F::kGroup;
   for (int64_t group = 0; group < groups; ++group, block += F::kGroupBytes) {
-    const auto* heads = reinterpret_cast<const Scale*>(block);
-    const __m512 scale = scales_at(heads), shift = scales_at(heads + kLanes);
+    const Heads<F> heads(block);
     __m512i quants[F::kVectors];
     unpack<F>(block, quants);
 #pragma GCC unroll 12
@@ -165,96 +102,104 @@ inline void multiply(const std::byte* block, int64_t groups, const int8_t* value
         even = _mm512_dpbusd_epi32(even, quants[at], four_of(a + 4 * at));
         odd = _mm512_dpbusd_epi32(odd, quants[at + 1], four_of(a + 4 * at + 4));
       }
-      const Step& step = steps[row * groups + group];
+      const ShiftedStep& step = steps[row * groups + group];
       const __m512 whole = _mm512_cvtepi32_ps(_mm512_add_epi32(even, odd));
-      const __m512 factor = _mm512_mul_ps(scale, _mm512_set1_ps(step.scale));
+      const __m512 factor = _mm512_mul_ps(heads.scale, _mm512_set1_ps(step.scale));
       sums[row] = _mm512_fmadd_ps(whole, factor, sums[row]);
-      sums[row] = _mm512_fmadd_ps(shift, _mm512_set1_ps(step.sum), sums[row]);
+      sums[row] = _mm512_fmadd_ps(heads.shift, _mm512_set1_ps(step.sum), sums[row]);
     }
   }
 }
 
-template <class Out>
-struct Target {
-  Out* out;
-  int64_t stride;
-  const float* bias;
-  __mmask16 mask;
-};
-
-template <int Rows, class F, class Out>
-void tile(const std::byte* block, int64_t groups, const int8_t* values, const Step* steps,
-          const Target<Out>& target) {
-  __m512 sums[Rows];
-  multiply<Rows, F>(block, groups, values, steps, sums);
-  for (int row = 0; row < Rows; ++row) {
-    __m512 sum = target.bias ? _mm512_add_ps(sums[row], _mm512_loadu_ps(target.bias)) : sums[row];
-    store(target.out + row * target.stride, sum, target.mask);
-  }
-}
-
-// All rows, `Rows` at a time as long as there are that many, then the rest at once.
-template <int Rows, class F, class Out>
-void tiles_of(int64_t rows, const std::byte* block, int64_t groups, const int8_t* values,
-              const Step* steps, Target<Out> target) {
-  for (; rows >= Rows; rows -= Rows) {
-    tile<Rows, F>(block, groups, values, steps, target);
-    values += Rows * groups * F::kGroup;
-    steps += Rows * groups;
-    target.out += Rows * target.stride;
-  }
-  if constexpr (Rows > 1) {
-    if (rows) tiles_of<Rows - 1, F>(rows, block, groups, values, steps, target);
-  }
-}
-
-// How many blocks are dealt at once. Up to sixteen shares for each rank even out what other work takes
-// from a core; but to deal one costs about as much as 1,000 cycles of work, when cores are far apart.
-int64_t share_of(int64_t blocks, int64_t cycles, int64_t ranks) {
-  const int64_t each = std::clamp<int64_t>(cycles / (ranks * kCyclesOfShare), 1, 16);
-  return (blocks + each * ranks - 1) / (each * ranks);
-}
-
 template <class F, class Out>
-void product(Team& team, int rank, const LinearArguments& a, const Activations& rounded) {
+void few_rows(Team& team, int rank, const LinearArguments& a,
+              const Activations<ShiftedStep>& rounded) {
   const int64_t groups = a.inputs / F::kGroup;
   const int64_t blocks = (a.outputs + kLanes - 1) / kLanes;
-  const int64_t share = share_of(blocks, blocks * a.inputs / 32 * (20 + 11 * a.rows), team.size());
-  team.deal(rank, (blocks + share - 1) / share, [&](int64_t item) {
-    const int64_t end = std::min(blocks, (item + 1) * share);
-    for (int64_t block = item * share; block < end; ++block) {
-      const int64_t first = block * kLanes;
-      Target<Out> target{static_cast<Out*>(a.out) + first, a.out_stride,
-                         a.bias ? a.bias + first : nullptr, first_lanes(a.outputs - first)};
-      tiles_of<kMostRows, F>(a.rows, a.weight + block * groups * F::kGroupBytes, groups,
-                             rounded.values, rounded.steps, target);
+  team.deal_by_cost(rank, blocks, a.inputs / 32 * (20 + 11 * a.rows), [&](int64_t block) {
+    const Target<Out> target(a, block);
+    const std::byte* weight = a.weight + block * groups * F::kGroupBytes;
+    by_tiles<kMostRows>(a.rows, [&](auto rows, int64_t first) {
+      __m512 sums[rows];
+      multiply<rows, F>(weight, groups, rounded.values + first * a.inputs,
+                        rounded.steps + first * groups, sums);
+      for (int row = 0; row < rows; ++row) target.put(first + row, sums[row]);
+    });
+  });
+}
+
+// The rows of `Vectors` neighbouring blocks.
+template <int Vectors, class F, class Out>
+void with_channels(const LinearArguments& a, int64_t block, const Channels (&weights)[Vectors],
+                   const Activations<OffsetStep>& rounded) {
+  const int64_t groups = a.inputs / F::kGroup;
+  for (int at = 0; at < Vectors; ++at)
+    to_channels<F>(a.weight + (block + at) * groups * F::kGroupBytes, groups, weights[at]);
+  by_tiles<kMostRowsOfPairs>(a.rows, [&](auto rows, int64_t first) {
+    __m512 sums[rows][Vectors];
+    multiply<rows, Vectors, F::kGroup>(weights, a.inputs, rounded.values + first * a.inputs,
+                                       rounded.steps + first * groups, sums);
+    for (int at = 0; at < Vectors; ++at) {
+      const Target<Out> target(a, block + at);
+      for (int row = 0; row < rows; ++row) target.put(first + row, sums[row][at]);
     }
   });
 }
 
-template <class T>
-void round_rows(Team& team, int rank, const LinearArguments& a, const Activations& to) {
-  const auto* x = static_cast<const T*>(a.x);
-  const int64_t groups = a.inputs / a.group;
-  auto one = [&](int64_t row) {
-    round_row(x + row * a.x_stride, a.inputs, a.group, to.values + row * a.inputs, to.steps + row * groups);
+template <class F, class Out>
+void many_rows(Team& team, int rank, const LinearArguments& a,
+               const Activations<OffsetStep>& rounded, std::byte* own) {
+  const int64_t blocks = (a.outputs + kLanes - 1) / kLanes;
+  auto channels = [&](int at) {
+    auto* quants = reinterpret_cast<uint8_t*>(own) + static_cast<size_t>(at) * quant_bytes(a);
+    auto* scales = reinterpret_cast<float*>(own + 2 * quant_bytes(a));
+    return Channels{quants, scales + at * kLanes};
   };
-  if (is_small(a)) {
-    for (int64_t row = 0; row < a.rows; ++row) one(row);
-    return;
-  }
-  team.deal(rank, a.rows, one);
+  team.deal_by_cost(rank, (blocks + 1) / 2, a.inputs / 32 * (300 + 20 * a.rows), [&](int64_t pair) {
+    if (2 * pair + 1 < blocks)
+      with_channels<2, F, Out>(a, 2 * pair, {channels(0), channels(1)}, rounded);
+    else
+      with_channels<1, F, Out>(a, 2 * pair, {channels(0)}, rounded);
+  });
+}
+
+template <class Step>
+void round_rows(Team& team, int rank, const LinearArguments& a, const Activations<Step>& to) {
+  const int64_t groups = a.inputs / a.group;
+  by_type(a.x_type, [&](auto type) {
+    const auto* x = static_cast<const decltype(type)*>(a.x);
+    auto one = [&](int64_t row) {
+      round_row(x + row * a.x_stride, a.inputs, a.group, to.values + row * a.inputs,
+                to.steps + row * groups);
+    };
+    if (is_small(a) && !is_many(a)) {
+      for (int64_t row = 0; row < a.rows; ++row) one(row);
+    } else {
+      team.deal_by_cost(rank, a.rows, groups * 50, one);
+    }
+  });
 }
 
 void run_linear(Team& team, int rank, const void* arguments, const Room& room) {
   const auto& a = *static_cast<const LinearArguments*>(arguments);
-  const Activations rounded = place(a, is_small(a) ? room.own : room.shared);
-  by_type(a.x_type, [&](auto x) { round_rows<decltype(x)>(team, rank, a, rounded); });
-  by_type(a.out_type, [&](auto out) {
-    by_form(a.bits, a.group, a.wide_scales, [&](auto form) {
-      product<decltype(form), decltype(out)>(team, rank, a, rounded);
+  auto by_form_and_type = [&](auto&& visit) {
+    by_type(a.out_type, [&](auto out) {
+      by_form(a.bits, a.group, a.wide_scales, [&](auto form) { visit(form, out); });
     });
-  });
+  };
+  if (is_many(a)) {
+    const auto rounded = place<OffsetStep>(a, room.shared);
+    round_rows(team, rank, a, rounded);
+    by_form_and_type([&](auto form, auto out) {
+      many_rows<decltype(form), decltype(out)>(team, rank, a, rounded, room.own);
+    });
+  } else {
+    const auto rounded = place<ShiftedStep>(a, is_small(a) ? room.own : room.shared);
+    round_rows(team, rank, a, rounded);
+    by_form_and_type([&](auto form, auto out) {
+      few_rows<decltype(form), decltype(out)>(team, rank, a, rounded);
+    });
+  }
 }
 
 struct LookupArguments {
@@ -272,10 +217,10 @@ void decode_row(const LookupArguments& a, int64_t row) {
   const std::byte* block = a.weight + a.ids[row] / kLanes * groups * F::kGroupBytes;
   Out* out = static_cast<Out*>(a.out) + row * a.inputs;
   for (int64_t group = 0; group < groups; ++group, block += F::kGroupBytes) {
-    const auto* heads = reinterpret_cast<const typename F::Scale*>(block);
+    const Heads<F> heads(block);
     alignas(64) float scales[kLanes], shifts[kLanes];
-    _mm512_store_ps(scales, scales_at(heads));
-    _mm512_store_ps(shifts, scales_at(heads + kLanes));
+    _mm512_store_ps(scales, heads.scale);
+    _mm512_store_ps(shifts, heads.shift);
     __m512i quants[F::kVectors];
     unpack<F>(block, quants);
     alignas(64) uint8_t row_of[F::kGroup];

@@ -96,7 +96,9 @@ void rotate_token(const RotateArguments& a, int64_t token) {
 void run_rotate(Team& team, int rank, const void* arguments, const Room&) {
   const auto& a = *static_cast<const RotateArguments*>(arguments);
   by_type(a.type, [&](auto type) {
-    team.deal(rank, a.tokens, [&](int64_t token) { rotate_token<decltype(type)>(a, token); });
+    team.deal_by_cost(rank, a.tokens, a.qkv_stride, [&](int64_t token) {
+      rotate_token<decltype(type)>(a, token);
+    });
   });
 }
 

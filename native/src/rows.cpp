@@ -32,8 +32,8 @@ void norm_row(const NormArguments& a, int64_t row) {
     const __mmask16 mask = first_lanes(a.width - at);
     __m512 value = load(x + at, mask);
     if (residual) {
-      store(total + at, _mm512_add_ps(value, load(residual + at, mask)), mask);
-      value = load(total + at, mask);  // as it was rounded
+      value = as_stored(total, _mm512_add_ps(value, load(residual + at, mask)));
+      store(total + at, value, mask);
     }
     squares = _mm512_fmadd_ps(value, value, squares);
   }
@@ -53,7 +53,7 @@ void run_norm(Team& team, int rank, const void* arguments, const Room&) {
   by_type(a.x_type, [&](auto x) {
     by_type(a.residual_type, [&](auto residual) {
       by_type(a.weight_type, [&](auto weight) {
-        team.deal(rank, a.rows, [&](int64_t row) {
+        team.deal_by_cost(rank, a.rows, 40 + a.width / 2, [&](int64_t row) {
           norm_row<decltype(x), decltype(residual), decltype(weight)>(a, row);
         });
       });
@@ -80,7 +80,7 @@ inline __m512 gated(__m512 g, int32_t gate) {
                       _mm512_set1_ps(1.5957691216f));
   }
   __m512 power = exponential(_mm512_sub_ps(_mm512_setzero_ps(), z));
-  return _mm512_div_ps(g, _mm512_add_ps(power, _mm512_set1_ps(1.f)));
+  return _mm512_mul_ps(g, inverse(_mm512_add_ps(power, _mm512_set1_ps(1.f))));
 }
 
 template <class T>
@@ -97,7 +97,9 @@ void gate_row(const GateArguments& a, int64_t row) {
 void run_gate(Team& team, int rank, const void* arguments, const Room&) {
   const auto& a = *static_cast<const GateArguments*>(arguments);
   by_type(a.type, [&](auto type) {
-    team.deal(rank, a.rows, [&](int64_t row) { gate_row<decltype(type)>(a, row); });
+    team.deal_by_cost(rank, a.rows, 2 * a.width, [&](int64_t row) {
+      gate_row<decltype(type)>(a, row);
+    });
   });
 }
 

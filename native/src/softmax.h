@@ -29,16 +29,32 @@ inline __m512 tangent(__m512 x) {
   return _mm512_fnmadd_ps(_mm512_set1_ps(2.f), _mm512_div_ps(one, _mm512_add_ps(power, one)), one);
 }
 
-// The greatest of 16, in each lane.
-inline __m512 greatest(__m512 x) {
-  x = _mm512_max_ps(x, _mm512_shuffle_f32x4(x, x, 0x4e));
-  x = _mm512_max_ps(x, _mm512_shuffle_f32x4(x, x, 0xb1));
-  x = _mm512_max_ps(x, _mm512_permute_ps(x, 0x4e));
-  return _mm512_max_ps(x, _mm512_permute_ps(x, 0xb1));
+// The same for weights: with bfloat16 they keep 8 bits, so a relative error of 1e-4 does. 0 for
+// what is hidden, at minus infinity.
+template <class T>
+inline __m512 weight_of(__m512 x) {
+  return power_of_two(x);
 }
 
-// What is known of a row after some keys: 16 sums of weights, then the greatest score, in units of
-// log 2 and counted from it, behind the weighted values.
+template <>
+inline __m512 weight_of<Bfloat16>(__m512 x) {
+  const __m512 shift = _mm512_set1_ps(12582912.f);  // behind it a float has no bits below the point
+  x = _mm512_max_ps(x, _mm512_set1_ps(-127.f));
+  const __m512 whole = _mm512_add_ps(x, shift);
+  const __m512 rest = _mm512_sub_ps(x, _mm512_sub_ps(whole, shift));
+  __m512 sum = _mm512_set1_ps(0.0550089320f);
+  sum = _mm512_fmadd_ps(sum, rest, _mm512_set1_ps(0.2422109599f));
+  sum = _mm512_fmadd_ps(sum, rest, _mm512_set1_ps(0.6932829269f));
+  sum = _mm512_fmadd_ps(sum, rest, _mm512_set1_ps(1.f));
+  const __m512i exponent = _mm512_slli_epi32(_mm512_castps_si512(whole), 23);
+  return _mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(sum), exponent));
+}
+
+// Scores may be greater than what weights are counted from by this much: a weight is below 256 then.
+constexpr float kHeadroom = 8.f;
+
+// What is known of a row after some keys: 16 sums of weights, then what they are counted from, the
+// greatest score or a little less, in units of log 2, behind the weighted values.
 class Record {
  public:
   Record(float* at, int64_t width) : at_(at), width_(width) {}
@@ -47,12 +63,12 @@ class Record {
 
   float* values() const { return at_; }
   __m512 sums() const { return _mm512_loadu_ps(at_ + width_); }
-  __m512 most() const { return _mm512_set1_ps(at_[width_ + 16]); }
+  __m512 most() const { return _mm512_set1_ps(base()); }
+  float base() const { return at_[width_ + 16]; }
 
-  void set(__m512 sums, __m512 most) const {
-    _mm512_storeu_ps(at_ + width_, sums);
-    at_[width_ + 16] = _mm512_cvtss_f32(most);
-  }
+  void set_sums(__m512 sums) const { _mm512_storeu_ps(at_ + width_, sums); }
+  void set_base(float base) const { at_[width_ + 16] = base; }
+  void set(__m512 sums, __m512 most) const { set_sums(sums), set_base(_mm512_cvtss_f32(most)); }
 
   void clear() const {
     for (int64_t at = 0; at < width_; at += 16) _mm512_storeu_ps(at_ + at, _mm512_setzero_ps());

@@ -35,6 +35,7 @@ void pin(int core) {
 }
 
 constexpr int kLeastSpins = 100;
+constexpr int64_t kCyclesOfShare = 30'000;
 
 uint64_t state_of(uint32_t loop, uint32_t items) { return uint64_t{loop} << 32 | items; }
 uint32_t loop_of(uint64_t state) { return static_cast<uint32_t>(state >> 32); }
@@ -76,6 +77,13 @@ void Team::await(Word& word, Ready&& ready) {
   for (auto seen = word.load(std::memory_order_acquire); !ready(seen);
        seen = word.load(std::memory_order_acquire))
     word.wait(seen, std::memory_order_acquire);
+}
+
+// Up to sixteen shares for each rank even out what other work takes from a core; but to deal one costs
+// about as much as 1,000 cycles of work, when cores are far apart.
+int64_t Team::share_of(int64_t count, int64_t cycles) const {
+  const int64_t each = std::clamp<int64_t>(count * cycles / (size_ * kCyclesOfShare), 1, 16);
+  return (count + each * size_ - 1) / (each * size_);
 }
 
 void Team::serve(int rank, int core) {

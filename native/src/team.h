@@ -6,6 +6,7 @@
 // place of that, cost a scheduler's slice each.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <thread>
@@ -46,6 +47,16 @@ class Team {
     if (done) finish(mine, done);
   }
 
+  // The same, with as many neighbours at once as their cost in cycles asks for.
+  template <class Item>
+  void deal_by_cost(int rank, int64_t count, int64_t cycles, Item&& item) {
+    const int64_t share = share_of(count, cycles);
+    deal(rank, (count + share - 1) / share, [&](int64_t at) {
+      const int64_t end = std::min(count, (at + 1) * share);
+      for (int64_t one = at * share; one < end; ++one) item(one);
+    });
+  }
+
   // Wait for all items of the last loop.
   void barrier(int rank);
 
@@ -55,6 +66,7 @@ class Team {
     uint32_t loop = 0, count = 0;
   };
 
+  int64_t share_of(int64_t count, int64_t cycles) const;
   void serve(int rank, int core);
   void begin(uint32_t loop);
   int64_t take(const Place& mine);

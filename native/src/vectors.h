@@ -59,19 +59,50 @@ inline __mmask16 first_lanes(int64_t count) {
   return count >= 16 ? static_cast<__mmask16>(0xffff) : static_cast<__mmask16>((1u << count) - 1);
 }
 
-// e to the power of x, relative error below 2e-7; 0 below -87.
+// A value as it is after being stored.
+inline __m512 as_stored(const float*, __m512 value) { return value; }
+
+inline __m512 as_stored(const Bfloat16*, __m512 value) {
+  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(rounded(value)), 16));
+}
+
+// e to the power of x, relative error below 2e-7 + 6e-8 |x|; close to 0 below -87.
 inline __m512 exponential(__m512 x) {
-  const __m512 lowest = _mm512_set1_ps(-87.3f);
-  __mmask16 tiny = _mm512_cmp_ps_mask(x, lowest, _CMP_LT_OQ);
-  x = _mm512_min_ps(x, _mm512_set1_ps(88.7f));
-  __m512 whole = _mm512_roundscale_ps(_mm512_mul_ps(x, _mm512_set1_ps(1.44269504f)),
-                                      _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-  __m512 rest = _mm512_fnmadd_ps(whole, _mm512_set1_ps(0.693359375f), x);
-  rest = _mm512_fnmadd_ps(whole, _mm512_set1_ps(-2.12194440e-4f), rest);
-  __m512 sum = _mm512_set1_ps(1.f / 5040);
-  for (float factor : {1.f / 720, 1.f / 120, 1.f / 24, 1.f / 6, 0.5f, 1.f, 1.f})
+  const __m512 shift = _mm512_set1_ps(12582912.f);  // behind it a float has no bits below the point
+  x = _mm512_mul_ps(x, _mm512_set1_ps(1.44269504f));
+  x = _mm512_max_ps(_mm512_min_ps(x, _mm512_set1_ps(127.f)), _mm512_set1_ps(-126.f));
+  const __m512 whole = _mm512_add_ps(x, shift);
+  const __m512 rest = _mm512_sub_ps(x, _mm512_sub_ps(whole, shift));
+  __m512 sum = _mm512_set1_ps(0.0013264727f);
+  for (float factor : {0.0096715127f, 0.0555073374f, 0.2402224209f, 0.6931469776f, 1.f})
     sum = _mm512_fmadd_ps(sum, rest, _mm512_set1_ps(factor));
-  return _mm512_maskz_scalef_ps(static_cast<__mmask16>(~tiny), sum, whole);
+  const __m512i exponent = _mm512_slli_epi32(_mm512_castps_si512(whole), 23);
+  return _mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(sum), exponent));
+}
+
+// 1 / x for a normal number, relative error below 1e-7.
+inline __m512 inverse(__m512 x) {
+  const __m512 near = _mm512_rcp14_ps(x);
+  return _mm512_mul_ps(near, _mm512_fnmadd_ps(x, near, _mm512_set1_ps(2.f)));
+}
+
+// Combine a to d, each of 16 lanes, into four numbers: in the end every 128 bits hold them.
+template <class Join>
+inline __m512 four_together(__m512 a, __m512 b, __m512 c, __m512 d, Join&& join) {
+  auto pairs = [&](__m512 first, __m512 last) {
+    return _mm512_castps_pd(
+        join(_mm512_unpacklo_ps(first, last), _mm512_unpackhi_ps(first, last)));
+  };
+  const __m512d ab = pairs(a, b), cd = pairs(c, d);
+  __m512 all = join(_mm512_castpd_ps(_mm512_unpacklo_pd(ab, cd)),
+                    _mm512_castpd_ps(_mm512_unpackhi_pd(ab, cd)));
+  all = join(all, _mm512_shuffle_f32x4(all, all, 0x4e));
+  return join(all, _mm512_shuffle_f32x4(all, all, 0xb1));
+}
+
+// The greatest lane of each of them, so laid out.
+inline __m512 greatest_of_four(__m512 a, __m512 b, __m512 c, __m512 d) {
+  return four_together(a, b, c, d, [](__m512 x, __m512 y) { return _mm512_max_ps(x, y); });
 }
 
 template <class Visit>

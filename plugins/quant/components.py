@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import PositiveInt
+from pydantic import NonNegativeInt, PositiveInt
 
 from camshaft.component import Component, Settings
 from camshaft.hooks import hookimpl
@@ -28,6 +28,10 @@ class GgufSettings(Settings):
     packed_rows: PositiveInt | Literal["auto"] = "auto"
     """Most rows of a step that packed weights compute when there is such a copy; `auto` is 4 with
     `torch`, and with `native` what was measured."""
+    per_channel_rows: NonNegativeInt = 64
+    """From how many rows of a step on `native` multiplies with weights that it has rounded to 8
+    bits with one scale for each of their rows, as it goes: a seventh faster. 0 is never; so is any
+    number where results must not depend on the batch."""
 
 
 class KVNoneSettings(Settings):

@@ -23,10 +23,18 @@ class NativeWeight:
     """Rows [N, K] of any packed formats.
 
     Weights are those of the file; activations are rounded to 8 bits for each group of weights that
-    shares a scale. A row's result does not depend on the other rows.
+    shares a scale. A row's result does not depend on the other rows, unless many rows may be
+    multiplied with weights that are rounded to 8 bits, one scale for each of theirs.
     """
 
-    def __init__(self, pieces: Sequence[PackedRows]) -> None:
+    def __init__(self, pieces: Sequence[PackedRows], many: int = 0) -> None:
+        """Pack.
+
+        Args:
+            pieces: One below the other.
+            many: From how many rows on that may be, 0 for never.
+        """
+        self._many = many
         self._columns = pieces[0].columns
         self._weights = [
             _packed(list(alike)) for _, alike in groupby(pieces, lambda piece: piece.format)
@@ -39,7 +47,7 @@ class NativeWeight:
         out = torch.empty((len(x), self._rows), dtype=dtype)
         first = 0
         for weight in self._weights:
-            linear(x, weight, None, out[:, first : first + weight.outputs])
+            linear(x, weight, None, out[:, first : first + weight.outputs], self._many)
             first += weight.outputs
         return out
 
