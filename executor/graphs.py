@@ -21,7 +21,7 @@ from .metadata import Slice, StepTensors
 from .upload import to_device
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Sequence
+    from collections.abc import Callable, Hashable, Sequence
 
     from numpy.typing import NDArray
 
@@ -108,13 +108,13 @@ class DecodeGraphs:
             and not len(step.pooling)
         )
 
-    def run(
+    def begin(
         self,
         slots: NDArray[np.int32],
         choice: Hashable,
         shared: Sequence[SharedPrefixes | None],
-    ) -> torch.Tensor:
-        """Run a decode step of these slots [B]. Lengths are advanced.
+    ) -> Callable[[], torch.Tensor]:
+        """Start a decode step of these slots [B]. Lengths are advanced.
 
         Args:
             slots: Of the requests.
@@ -122,8 +122,9 @@ class DecodeGraphs:
             shared: Of each KV group. Who shares nothing runs graphs that know of no sharing.
 
         Returns:
-            With a key the chosen tokens, int64 [B], -1 where the logits were not finite; they are
-            the slots' last tokens now. Without one the logits [B, V]. Good until the next run.
+            What ends the step, see `Recording.begin`. With a key it returns the chosen tokens,
+            int64 [B], -1 where the logits were not finite; they are the slots' last tokens then.
+            Without one it returns the logits [B, V]. Good until the next run.
         """
         count = len(slots)
         size = self.sizes[int(np.searchsorted(self.sizes, count))]
@@ -135,10 +136,15 @@ class DecodeGraphs:
             self._recorded[size, choice, sharing, shifted] = recording
         self._send_slots(recording, slots)
         self._send_shared(recording, shared)
-        (result,) = recording.graph.replay()
-        assert result is not None
+        end = recording.graph.begin()
         self.replays += 1
-        return result[:count]
+
+        def ended() -> torch.Tensor:
+            (result,) = end()
+            assert result is not None
+            return result[:count]
+
+        return ended
 
     def _send_slots(self, recording: _Recording, slots: NDArray[np.int32]) -> None:
         """Fill the graph's slots, unless they are there from the last step."""

@@ -283,6 +283,10 @@ class _Once:
             for form in self._forms
         )
 
+    def begin(self) -> Callable[[], Outputs]:
+        """Nothing runs: the results are those of `replay`."""
+        return self.replay
+
     def share(self) -> None:
         """Give back their memory."""
         self._forms = [

@@ -141,7 +141,7 @@ class SideBySide:
         parts, shared = executor.parts, executor.shared(part)
         graphs = self._graphs_of(lane)
         if graphs is not None and graphs.fits(part):
-            yield _Left(logits=graphs.run(part.slots, None, shared))
+            yield _Left(logits=graphs.begin(part.slots, None, shared)())
             return
         tensors = step_tensors(part, parts.state, parts.groups, shared)
         pieces = self._pieces_of(lane)

@@ -110,7 +110,6 @@ class TracingExecutor(Executor):
         """
         self.inner = inner
         self.wants_fresh = inner.wants_fresh
-        self.immediate = inner.immediate
         self.moves_pages = inner.moves_pages
         self._order = order
         self._recipe = {name: part for name, part in recipe.items() if name != "server"}
@@ -123,6 +122,15 @@ class TracingExecutor(Executor):
         self._failed: _Kept | None = None
         self._folder = Path(order.folder)
         self._done = (self._folder / HEAD).exists()  # by an engine that this one stands in for
+
+    @property
+    def immediate(self) -> bool:  # type: ignore[override]
+        """See `Executor.immediate`."""
+        return self.inner.immediate
+
+    def complete(self) -> bool:
+        """See `Executor.complete`."""
+        return self.inner.complete()
 
     def launch(self, step: Step) -> None:
         """See `Executor.launch`."""
@@ -190,6 +198,7 @@ class TracingExecutor(Executor):
     def _write(self, kept: _Kept, reason: str, output: StepOutput | None) -> None:
         """Write the trace; what goes wrong is told, and ends nothing else."""
         try:
+            self.inner.complete()  # later steps write to the same pages
             self._write_step(kept, reason, output)
         except Exception as error:  # noqa: BLE001 - a device that failed, a full disk: the engine goes on
             _log.warning("step %d could not be traced: %s", kept.step.id, error)

@@ -26,7 +26,7 @@ from .sleeping import Sleeping
 from .state import DeviceState
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterator, Sequence
+    from collections.abc import Callable, Hashable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -72,8 +72,8 @@ class TorchParts:
 class _Flight:
     """A launched step: its logits, later its tokens on their way to the host.
 
-    `chosen` are tokens of a recorded choice, one for each request, -1 where there is none; they
-    come back in `landing`. `reports` on prompts come with the results.
+    `chosen` ends a recorded step and returns its tokens, one for each request, -1 where there is
+    none; they come back in `landing`. `reports` on prompts come with the results.
     """
 
     requests: int
@@ -82,7 +82,7 @@ class _Flight:
     hidden: dict[int, torch.Tensor]
     results: dict[str, torch.Tensor]
     event: Event | None = None
-    chosen: torch.Tensor | None = None
+    chosen: Callable[[], torch.Tensor] | None = None
     landing: _Landing | None = None
     reports: Sequence[Reads | Pooled] = ()
 
@@ -106,7 +106,8 @@ class TorchExecutor(Executor):
             for group in parts.groups
             for backend in (group.prefill, group.decode)
         )
-        self.immediate = parts.hardware.device == "cpu"
+        self._has_queues = parts.hardware.device != "cpu"
+        self._running: _Flight | None = None
         self.graphs: DecodeGraphs | None = None
         self.pieces: LayerGraphs | None = None
         self.side_by_side = SideBySide(self)
@@ -124,6 +125,7 @@ class TorchExecutor(Executor):
     @torch.inference_mode()
     def launch(self, step: Step) -> None:
         """See `Executor.launch`."""
+        self.complete()
         self._awaited = self._moves.awaited(step)
         try:
             self._launch(step)
@@ -173,10 +175,10 @@ class TorchExecutor(Executor):
     def _decode(self, step: Step, graphs: DecodeGraphs) -> _Flight:
         """Replay a recorded decode step, with the choice of tokens if that can be recorded."""
         choice = self.parts.sampler.recordable(step.slots)
-        result = graphs.run(step.slots, choice, self.shared(step))
+        end = graphs.begin(step.slots, choice, self.shared(step))
         if choice is not None:
-            return _Flight(len(step.slots), None, None, {}, {}, chosen=result)
-        return _Flight(len(step.slots), rows_alone(step, self.parts.state), result, {}, {})
+            return _Flight(len(step.slots), None, None, {}, {}, chosen=end)
+        return _Flight(len(step.slots), rows_alone(step, self.parts.state), end(), {}, {})
 
     def shared(self, step: Step) -> list[SharedPrefixes | None]:
         """Return what the step's decoding requests share, in each KV group."""
@@ -278,19 +280,21 @@ class TorchExecutor(Executor):
     @torch.inference_mode()
     def sample(self, step: int, masks: NDArray[np.int32] | None = None) -> None:
         """See `Executor.sample`."""
+        flight = self._flights[step]
         try:
-            self._sample(self._flights[step], masks)
+            if flight.chosen is None:
+                self._sample(flight, masks)
+            else:
+                assert masks is None, "a recorded choice takes no masks"
+                self._running = flight
+                if self._has_queues:
+                    self.complete()
         except Exception:
             del self._flights[step]
             raise
 
     def _sample(self, flight: _Flight, masks: NDArray[np.int32] | None) -> None:
         parts = self.parts
-        if flight.chosen is not None:
-            assert masks is None, "a recorded choice takes no masks"
-            self._land(flight, flight.chosen)
-            flight.chosen = None
-            return
         if flight.rows is None or flight.logits is None:
             if flight.reports:
                 self._send(flight, {})
@@ -316,6 +320,22 @@ class TorchExecutor(Executor):
             parts.state.drafts[rows.slots] = drafts
             results["drafts"] = drafts
         self._send(flight, results)
+
+    @property
+    def immediate(self) -> bool:  # type: ignore[override]
+        """See `Executor.immediate`."""
+        return not self._has_queues and self._running is None
+
+    @torch.inference_mode()
+    def complete(self) -> bool:
+        """See `Executor.complete`."""
+        if self._running is None:
+            return False
+        flight, self._running = self._running, None
+        assert flight.chosen is not None
+        self._land(flight, flight.chosen())
+        flight.chosen = None
+        return True
 
     def choose(self, choice: Hashable, logits: torch.Tensor, slots: torch.Tensor) -> torch.Tensor:
         """Choose in a form that can be recorded, and remember the tokens.
@@ -364,6 +384,9 @@ class TorchExecutor(Executor):
     def wait(self, step: int) -> StepOutput:
         """See `Executor.wait`."""
         flight = self._flights.pop(step)
+        if flight.chosen is not None:
+            self._running = flight
+            self.complete()
         if flight.landing is not None:
             flight.landing.event.wait()
             where = None if flight.rows is None else flight.rows.requests
@@ -403,6 +426,7 @@ class TorchExecutor(Executor):
 
     def move(self, exports: Sequence[PageMove], loads: Sequence[PageMove]) -> None:
         """See `Executor.move`."""
+        self.complete()
         self._moves.move(exports, loads)
 
     def moved(self) -> list[Moved]:
@@ -429,6 +453,7 @@ class TorchExecutor(Executor):
 
     def close(self) -> None:
         """See `Executor.close`."""
+        self.complete()
         self._flights.clear()
         self.parts.hardware.close()
 

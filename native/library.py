@@ -25,6 +25,8 @@ class Library:
         path: The file.
         run: `run(operation, address of its arguments)`.
         play: `play(tape, first, last)`.
+        start: The same on the other threads of the team, beside the caller.
+        finish: Help to end what was started. Does nothing if there is nothing.
     """
 
     def __init__(self, path: Path) -> None:
@@ -52,6 +54,10 @@ class Library:
         self.play = code.camshaft_play
         self.play.argtypes = (ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
         self.play.restype = None
+        self.start = code.camshaft_start
+        self.start.argtypes, self.start.restype = self.play.argtypes, None
+        self.finish = code.camshaft_finish
+        self.finish.argtypes, self.finish.restype = (), None
 
     def open(self, cores: Sequence[int], spins: int) -> None:
         """Take a thread for each entry of `cores`, the core to stay on or -1; see `open_team`."""

@@ -25,7 +25,7 @@ from .library import library, reasons
 from .traits import traits_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     Outputs = tuple[torch.Tensor | None, ...]
     Work = Callable[[], object]
@@ -66,17 +66,35 @@ class Recorded:
     def __init__(self, recorder: _Recorder, arena: Arena, results: Outputs) -> None:
         self.compiled = recorder.compiled
         self.calls = len(recorder.work)
-        self._work = tuple(recorder.work)
+        at, self._start, finish = recorder.longest()
+        self._before = recorder.work[:at]
+        self._after = [finish, *recorder.work[at + 1 :]]
         self._kept = (recorder.kept, arena, recorder.tape)  # their addresses are in the work
         self._arena = arena
         self._results = results
 
     def replay(self) -> Outputs:
         """Run the operations; return the results, the same tensors each time."""
-        with torch.inference_mode(), self._torch_alone():
-            for one in self._work:
-                one()
+        return self.begin()()
+
+    def begin(self) -> Callable[[], Outputs]:
+        """Run the operations; the longest row of compiled ones goes on beside the caller.
+
+        Returns:
+            What ends it and returns the results. Nothing else may touch tensors before that.
+        """
+        self._run(self._before)
+        self._start()
+        return self._end
+
+    def _end(self) -> Outputs:
+        self._run(self._after)
         return self._results
+
+    def _run(self, works: Sequence[Work]) -> None:
+        with torch.inference_mode(), self._torch_alone():
+            for one in works:
+                one()
 
     @contextmanager
     def _torch_alone(self) -> Iterator[None]:
@@ -121,10 +139,16 @@ class _Tape:
             self._code.record(None)
             keep_in(None)
 
-    def play(self, first: int, last: int) -> Work:
-        """Return what runs the entries `first` to `last` - 1."""
+    def play(self, row: range) -> Work:
+        """Return what runs a row of entries."""
         assert self._code is not None
-        return partial(self._code.play, self.address, first, last)
+        return partial(self._code.play, self.address, row.start, row.stop)
+
+    def beside(self, row: range) -> tuple[Work, Work]:
+        """Return what starts a row of entries beside the caller, and what ends it."""
+        assert self._code is not None
+        start = partial(self._code.start, self.address, row.start, row.stop)
+        return start, self._code.finish
 
 
 class _Recorder(TorchDispatchMode):
@@ -143,6 +167,7 @@ class _Recorder(TorchDispatchMode):
         self.kept: dict[int, object] = {}
         self.tape = _Tape()
         self.compiled = 0
+        self._rows: dict[int, range] = {}  # of compiled operations, by their place in `work`
         self._arena = arena
         self._passing: list[object] = []
         self.tape.begin(self._passing)
@@ -162,8 +187,20 @@ class _Recorder(TorchDispatchMode):
         self._let_go()
         end = len(self.tape)
         if end > self.compiled:
-            self.work.append(self.tape.play(self.compiled, end))
+            row = range(self.compiled, end)
+            self._rows[len(self.work)] = row
+            self.work.append(self.tape.play(row))
             self.compiled = end
+
+    def longest(self) -> tuple[int, Work, Work]:
+        """Return where most compiled operations are in `work`, what starts and what ends them.
+
+        Where there are none, behind everything, that is nothing.
+        """
+        if not self._rows:
+            return len(self.work), _nothing, _nothing
+        at = max(self._rows, key=lambda place: len(self._rows[place]))
+        return at, *self.tape.beside(self._rows[at])
 
     def _note(self, work: Work) -> None:
         self.note_compiled()
@@ -289,6 +326,10 @@ class _NothingToHost(TorchFunctionMode):
 def _compute_into(compute: Work, targets: list[torch.Tensor]) -> None:
     for target, one in zip(targets, _tensors(compute()), strict=True):
         target.copy_(one)
+
+
+def _nothing() -> None:
+    pass
 
 
 def _refusal(func: Any, reason: str) -> DeviceError:  # noqa: ANN401

@@ -26,7 +26,7 @@ class Executor(ABC):
 
     Attributes:
         wants_fresh: Steps must list the pages that change hands (`Step.fresh`).
-        immediate: Steps are complete when `sample` returns: nothing runs beside the host.
+        immediate: Nothing runs beside the host now: what was sampled is complete.
         moves_pages: Whether it has `tray`, `move` and `moved`, for caches with tiers.
     """
 
@@ -89,6 +89,14 @@ class Executor(ABC):
         return CamshaftError(
             f"executor {type(self).__name__} does not move pages; choose a cache without tiers"
         )
+
+    def complete(self) -> bool:
+        """End what the host has a part in, on a device that has no queue of its own.
+
+        Returns:
+            Whether there was anything: the newest step, which is complete now.
+        """
+        return False
 
     def drain(self) -> None:  # noqa: B027 - optional
         """Note that results in flight are needed before anything more is launched."""

@@ -75,6 +75,14 @@ class Recording(Protocol):
         """Run it on what its buffers hold now; return its results, the same tensors each time."""
         ...
 
+    def begin(self) -> Callable[[], Outputs]:
+        """Start to run it; the call that is returned does the rest and returns the results.
+
+        A device without queues may compute beside the host until then: nothing else may touch its
+        tensors.
+        """
+        ...
+
     def share(self) -> None:
         """Let recordings that are made later use the memory of the results.
 

@@ -255,6 +255,8 @@ class Engine:
             self._launch_failed(batch, unmoved, forget=True)  # they count on pages of a load
             return False
         try:
+            if executor.complete():
+                self.flying[-1].done_s = self.clock.now()
             executor.launch(step)
         except Exception as error:  # noqa: BLE001 - a failed step ends its requests, not the engine
             self._launch_failed(batch, error)

@@ -295,7 +295,11 @@ class HardwareContract:
             count.zero_()
             assert _replayed(hardware, recording, given, result, 3.0) == [7.0, 7.0, 7.0]
             assert _replayed(hardware, recording, given, result, 5.0) == [11.0, 11.0, 11.0]
-            assert count.item() == 2
+            given.fill_(9.0)
+            (less, nothing) = recording.begin()()
+            assert less is not None
+            assert (less.tolist(), result.tolist(), nothing) == ([18.0] * 3, [19.0] * 3, None)
+            assert count.item() == 3
 
     def test_the_results_of_a_capture_can_be_read_and_shared(self) -> None:
         """By a capture that goes on from them, and after their memory was given to others."""

@@ -61,8 +61,17 @@ struct Library {
   std::unique_ptr<Team> team;
   Scratch scratch;
   Tape* recording = nullptr;
+  Span running{nullptr, 0};  // nothing if it has no entries
 
   void run(const Span& span) {
+    start(span);
+    finish();
+  }
+
+  // Let the other threads begin; this one helps them from `finish` on.
+  void start(const Span& span) {
+    finish();
+    if (span.count == 0) return;
     if (!team) team = std::make_unique<Team>(1, 0, std::vector<int>{});  // nobody opened one
     Need most;
     for (int64_t at = 0; at < span.count; ++at) {
@@ -71,7 +80,14 @@ struct Library {
       most = {std::max(most.shared, need.shared), std::max(most.own, need.own)};
     }
     scratch.reserve(most, team->size());
-    team->run(play, &span);
+    running = span;
+    team->start(play, &running);
+  }
+
+  void finish() {
+    if (running.count == 0) return;
+    team->finish();
+    running.count = 0;
   }
 
   static void play(Team& team, int rank, const void* argument);
@@ -96,11 +112,13 @@ extern "C" {
 // Take threads. `cores` [size] names a core for each, the first one's is not used; -1 for any.
 void camshaft_open(int32_t size, int32_t spins, const int32_t* cores) {
   std::vector<int> wanted(cores, cores + size);
+  library.finish();
   library.team.reset();
   library.team = std::make_unique<Team>(size, spins, wanted);
 }
 
 void camshaft_close() {
+  library.finish();
   library.team.reset();
   library.scratch = {};
 }
@@ -125,7 +143,10 @@ void camshaft_run(int32_t operation, const void* arguments) {
 
 void* camshaft_tape() { return new Tape; }
 
-void camshaft_tape_free(void* tape) { delete static_cast<Tape*>(tape); }
+void camshaft_tape_free(void* tape) {
+  library.finish();  // it may be what runs
+  delete static_cast<Tape*>(tape);
+}
 
 int64_t camshaft_tape_size(void* tape) {
   return static_cast<int64_t>(static_cast<Tape*>(tape)->entries.size());
@@ -138,6 +159,14 @@ void camshaft_record(void* tape) { library.recording = static_cast<Tape*>(tape);
 void camshaft_play(void* tape, int64_t first, int64_t last) {
   library.run({static_cast<Tape*>(tape)->entries.data() + first, last - first});
 }
+
+// The same beside the caller, on the other threads: nothing else may touch what it reads and fills
+// until `camshaft_finish`, or any other call that runs operations, has helped it to its end.
+void camshaft_start(void* tape, int64_t first, int64_t last) {
+  library.start({static_cast<Tape*>(tape)->entries.data() + first, last - first});
+}
+
+void camshaft_finish() { library.finish(); }
 
 }  // extern "C"
 

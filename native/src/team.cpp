@@ -105,15 +105,19 @@ void Team::serve(int rank, int core) {
   }
 }
 
-void Team::run(Body body, const void* argument) {
+void Team::start(Body body, const void* argument) {
   body_ = body;
   argument_ = argument;
-  if (size_ == 1) return body(*this, 0, argument);
+  if (size_ == 1) return;
   first_ = places_[0].loop;
   places_[0].count = 0;
   gate_.fetch_add(1);
   gate_.notify_all();
-  body(*this, 0, argument);
+}
+
+void Team::finish() {
+  body_(*this, 0, argument_);
+  if (size_ == 1) return;
   barrier(0);
   gate_.fetch_add(1);
   await(inside_, [](uint32_t inside) { return inside == 0; });

@@ -25,10 +25,11 @@ class Team {
 
   int size() const { return size_; }
 
-  // Let all ranks run `body`; the caller is rank 0. Returns when everything that was dealt is done
-  // and nobody is in `body`. What a rank does outside of loops it may do late: it must change
-  // nothing that others see.
-  void run(Body body, const void* argument);
+  // Let all ranks run `body`. The caller is rank 0: it takes part from `finish` on, which returns
+  // when everything that was dealt is done and nobody is in `body`. What a rank does outside of
+  // loops it may do late: it must change nothing that others see.
+  void start(Body body, const void* argument);
+  void finish();
 
   // Call `item(at)` once for each `at` below `count`, in whichever rank. All ranks must come to the
   // same loops in the same order; those before are over when the first item begins.

@@ -157,6 +157,10 @@ class Repeated:
         """Run the function."""
         return self._function()
 
+    def begin(self) -> Callable[[], Outputs]:
+        """Run the function when its results are wanted."""
+        return self._function
+
     def share(self) -> None:
         """Nothing is kept."""
 

@@ -230,6 +230,11 @@ class CudaRecording:
         self._graph.replay()
         return self._results
 
+    def begin(self) -> Callable[[], Outputs]:
+        """See `Recording.begin`."""
+        self._graph.replay()
+        return lambda: self._results
+
     def share(self) -> None:
         """See `Recording.share`."""
         self._results = tuple(None if one is None else _alias(one) for one in self._results)

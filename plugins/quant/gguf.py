@@ -130,7 +130,9 @@ class GgufLinear(LoadedLinear):
             return self._dense(pieces, None)
         if kind is Int4Weight:
             return Int4Weight(pieces)
-        return NativeWeight(pieces, 0 if self.spec.deterministic else self.settings.per_channel_rows)
+        return NativeWeight(
+            pieces, 0 if self.spec.deterministic else self.settings.per_channel_rows
+        )
 
     def _most_packed_rows(self) -> int:
         """Return up to how many rows packed weights are used beside a copy, 0 to keep none."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -139,19 +139,43 @@ def test_a_model_that_may_not_be_recorded_runs_eagerly(monkeypatch: pytest.Monke
 def test_a_request_without_finite_logits_ends_alone() -> None:
     composed = compose_toy()
     graphs = with_graphs(composed, "greedy")
-    run = graphs.run
+    begin = graphs.begin
 
-    def spoiled(slots: Any, choice: Hashable, shared: Any) -> torch.Tensor:
-        result = run(slots, choice, shared).clone()
-        if len(slots) == 2:
-            result[1] = -1
-        return result
+    def spoiled(slots: Any, choice: Hashable, shared: Any) -> Callable[[], torch.Tensor]:
+        end = begin(slots, choice, shared)
 
-    graphs.run = spoiled  # type: ignore[method-assign]
+        def ended() -> torch.Tensor:
+            result = end().clone()
+            if len(slots) == 2:
+                result[1] = -1
+            return result
+
+        return ended
+
+    graphs.begin = spoiled  # type: ignore[method-assign]
     for name in ("short", "page"):
         composed.engine.submit(make_request(name, PROMPTS[name], 6, ignore_eos=True))
     finishes = [one.finish for one in run_to_end(composed.engine).values()]
     assert sorted(map(str, finishes)) == ["error", "length"]
+
+
+@pytest.mark.usefixtures("recordable")
+def test_a_recorded_step_runs_beside_the_host_until_it_is_completed() -> None:
+    composed = compose_toy()
+    with_graphs(composed, "greedy")
+    executor = executor_of(composed)
+    composed.engine.submit(make_request("a", PROMPTS["short"], 6, ignore_eos=True))
+    beside, published = 0, []
+    while composed.engine.states:
+        published += composed.engine.step()
+        if not executor.immediate:
+            beside += 1
+            assert executor.complete()
+        assert executor.immediate
+        assert not executor.complete()
+    assert beside >= 5
+    tokens = [token for one in published for token in one.token_ids]
+    assert tokens == list(answers(compose_toy())["short"][:6])
 
 
 @pytest.mark.usefixtures("recordable")

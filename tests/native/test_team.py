@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -67,6 +68,39 @@ def test_who_comes_late_changes_nothing(rows: int, spins: int) -> None:
             assert torch.equal(found, expected)
         else:
             assert not torch.equal(found, expected)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 5])
+def test_a_recording_goes_on_beside_its_caller(threads: int) -> None:
+    chain, other = Chain(5, layers=12), Chain(9, layers=2)
+    (expected,), (different,) = chain.run(), other.run()
+    native.open_team(threads, spins=50)
+    recorded = record(chain.run, Arena())
+    for turn in range(30):
+        end = recorded.begin()
+        if turn % 3 == 1:
+            time.sleep(0.002)
+        if turn % 3 == 2:  # what is called meanwhile waits for it
+            assert torch.equal(other.run()[0], different)
+        (found,) = end()
+        assert found is not None
+        assert torch.equal(found, expected)
+
+
+def test_a_recording_that_runs_ends_before_its_team_and_its_tape_do() -> None:
+    chain = Chain(5, layers=12)
+    (expected,) = chain.run()
+    native.open_team(3, spins=50)
+    recorded = record(chain.run, Arena())
+    for threads in (2, 4, 1):
+        end = recorded.begin()
+        native.open_team(threads, spins=50)
+        (found,) = end()
+        assert found is not None
+        assert torch.equal(found, expected)
+    end = recorded.begin()
+    del recorded, end
+    assert torch.equal(chain.run()[0], expected)
 
 
 def test_teams_come_and_go() -> None:

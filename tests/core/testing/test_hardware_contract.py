@@ -48,6 +48,9 @@ class Again:
     def replay(self):
         return self.function()
 
+    def begin(self):
+        return self.function
+
     def share(self):
         pass
 
