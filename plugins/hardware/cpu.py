@@ -16,6 +16,7 @@ from camshaft import native
 from camshaft.contracts.hardware import Communicator, HardwareBackend, MemoryReport
 from camshaft.errors import DeviceError
 from camshaft.facts import Capability, DeviceFacts
+from camshaft.checkpoint.mapped import forget
 from camshaft.native.arena import Arena
 from camshaft.native.tape import record
 
@@ -90,14 +91,18 @@ class CpuBackend(HardwareBackend):
         return MemoryReport(limit, max(0, min(psutil.virtual_memory().available, limit - used)))
 
     def allocate(self, size: int) -> torch.Tensor:
-        """See `HardwareBackend.allocate`."""
+        """See `HardwareBackend.allocate`. Memory that was never written to is not taken yet."""
         free = self.memory().free
         if size > free:
             raise DeviceError(
                 f"{size / 2**20:.0f} MiB are asked for and {free / 2**20:.0f} MiB are free; "
                 "lower cache.memory"
             )
-        return torch.zeros(size, dtype=torch.uint8)
+        region = torch.empty(size, dtype=torch.uint8)
+        fresh = forget(region.data_ptr(), size)
+        region[: fresh.start].zero_()
+        region[fresh.stop :].zero_()
+        return region
 
     def copy_pages(
         self, fields: Sequence[torch.Tensor], source: Sequence[int], target: Sequence[int]

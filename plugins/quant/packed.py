@@ -9,6 +9,7 @@ import torch
 
 from camshaft.checkpoint import CheckpointTensor
 from camshaft.checkpoint.affine import Affine, affine
+from camshaft.checkpoint.mapped import give_back
 
 FOUR_BIT = ("q4_0", "q4_1", "q4_k")
 """Formats whose weights are computed as they are packed."""
@@ -35,6 +36,7 @@ class PackedRows:
         """Copy a tensor out of its file, in the order of `rows`. Blocks never cross rows."""
         data = torch.from_numpy(tensor.data).view(tensor.shape[0], -1)
         data = data.clone() if rows is None else data.index_select(0, rows)
+        give_back(tensor.data)
         return cls(tensor.format, tensor.shape[1], data)
 
     def __len__(self) -> int:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 
+import psutil
 import pytest
 import torch
 
@@ -28,6 +29,18 @@ def _keep_threads():
 class TestContract(HardwareContract):
     def make(self) -> HardwareBackend:
         return CpuBackend(CpuSettings())
+
+
+def test_memory_is_taken_when_it_is_written_to() -> None:
+    process, size = psutil.Process(), 256 * 2**20
+    before = process.memory_info().rss
+    region = CpuBackend(CpuSettings()).allocate(size)
+    assert process.memory_info().rss - before < size // 8
+    region[: size // 2].fill_(7)
+    assert process.memory_info().rss - before > size // 3
+    assert region[size // 2 - 1 : size // 2 + 1].tolist() == [7, 0]
+    del region
+    assert process.memory_info().rss - before < size // 8
 
 
 def test_it_is_no_device_for_triton_even_where_that_is_installed() -> None:
