@@ -13,10 +13,10 @@ import psutil
 import torch
 
 from camshaft import native
+from camshaft.checkpoint.mapped import forget
 from camshaft.contracts.hardware import Communicator, HardwareBackend, MemoryReport
 from camshaft.errors import DeviceError
 from camshaft.facts import Capability, DeviceFacts
-from camshaft.checkpoint.mapped import forget
 from camshaft.native.arena import Arena
 from camshaft.native.tape import record
 
