@@ -14,6 +14,8 @@ from .calls import Arguments, Operation, caller, element_type
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+NO_GATE = -1
+
 LANES = 16
 """Output rows that lie side by side."""
 
@@ -104,6 +106,8 @@ class _LinearArguments(Arguments):
         ("group", ctypes.c_int32),
         ("is_wide", ctypes.c_int32),
         ("many", ctypes.c_int32),
+        ("gate", ctypes.c_int32),
+        ("unused", ctypes.c_int32),
     )
 
 
@@ -138,6 +142,7 @@ def linear(
     bias: torch.Tensor | None,
     out: torch.Tensor,
     many: int = 0,
+    gate: int = NO_GATE,
 ) -> None:
     """Multiply rows with a packed weight.
 
@@ -147,9 +152,12 @@ def linear(
         x: [T, K] float32 or bfloat16, rows contiguous. Rounded to 8 bits, a scale for each group.
         weight: [N, K].
         bias: float32, N filled up to a multiple of `LANES`, or None.
-        out: [T, N] float32 or bfloat16, rows contiguous; the result.
+        out: [T, N] float32 or bfloat16, rows contiguous; the result. With a gate [T, N / 2], and N
+            is a multiple of twice `LANES`.
         many: From how many rows on the weight is rounded to 8 bits with one scale for each of its
             rows in every call, which is faster for all but few rows; 0 for never.
+        gate: One of `rows`, by which the first half of a product's row, activated, is multiplied
+            with the second, or `NO_GATE`.
     """
     form = weight.form
     _linear()(
@@ -168,6 +176,8 @@ def linear(
         form.group,
         form.is_wide,
         many,
+        gate,
+        0,
         keep=(x, weight, bias, out),
     )
 

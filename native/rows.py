@@ -99,6 +99,34 @@ def rms_norm(
     )
 
 
+def silu_mul(gate_up: torch.Tensor) -> torch.Tensor:
+    """See `Ops.silu_mul`."""
+    return _gated(gate_up, SILU)
+
+
+def gelu_mul(gate_up: torch.Tensor) -> torch.Tensor:
+    """See `Ops.gelu_mul`."""
+    return _gated(gate_up, GELU)
+
+
+GATES: dict[object, int] = {silu_mul: SILU, gelu_mul: GELU}
+"""What linears can do with their results in the same call."""
+
+
+def _gated(gate_up: torch.Tensor, kind: int) -> torch.Tensor:
+    flat = matrix(gate_up)
+    out = gate_up.new_empty((len(flat), flat.shape[-1] // 2))
+    gate(flat, kind, out)
+    return out.view(*gate_up.shape[:-1], -1)
+
+
+def matrix(x: torch.Tensor) -> torch.Tensor:
+    """Return x as a matrix of contiguous rows."""
+    if x.dim() != 2:
+        return x.reshape(-1, x.shape[-1])
+    return x if x.stride(-1) == 1 else x.contiguous()
+
+
 def gate(gate_up: torch.Tensor, kind: int, out: torch.Tensor) -> None:
     """Multiply the activated first half of each row with its second half.
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from ..errors import PluginError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     import torch
 
@@ -124,6 +124,12 @@ class LinearMethod(ABC):
     def apply_wide(self, x: torch.Tensor, step: StepContext) -> torch.Tensor:
         """Return the same in float32, by default from `apply`; for logits, which would tie."""
         return self.apply(x, step).float()
+
+    def apply_then(
+        self, x: torch.Tensor, step: StepContext, then: Callable[[torch.Tensor], torch.Tensor]
+    ) -> torch.Tensor:
+        """Return `then(apply(x, step))`: in one pass where this linear knows the operation."""
+        return then(self.apply(x, step))
 
     def dense(self) -> tuple[torch.Tensor, torch.Tensor | None] | None:
         """Return the weight [N, K] and the bias, if `Ops.linear` with them may replace `apply`.

@@ -88,12 +88,16 @@ void to_channels(const std::byte* block, int64_t groups, const Channels& to) {
   }
 }
 
-// `Rows` rows times 16 * `Vectors` outputs.
+// `Rows` rows times 16 * `Vectors` outputs. By itself: what surrounds it must not take registers.
 template <int Rows, int Vectors, int Group>
-inline void multiply(const Channels (&weights)[Vectors], int64_t inputs, const int8_t* values,
-                     const OffsetStep* steps, __m512 (&sums)[Rows][Vectors]) {
+[[gnu::noinline]] void multiply(const Channels (&weights)[Vectors], int64_t inputs,
+                                const int8_t* values, const OffsetStep* steps,
+                                __m512 (&result)[Rows][Vectors]) {
   const int64_t groups = inputs / Group;
+  __m512 sums[Rows][Vectors];
+#pragma GCC unroll 8
   for (auto& row : sums)
+#pragma GCC unroll 2
     for (__m512& sum : row) sum = _mm512_setzero_ps();
   for (int64_t group = 0; group < groups; ++group) {
     __m512i products[Rows][Vectors];
@@ -127,7 +131,7 @@ inline void multiply(const Channels (&weights)[Vectors], int64_t inputs, const i
   for (int at = 0; at < Vectors; ++at) {
     const __m512 scale = _mm512_loadu_ps(weights[at].scales);
 #pragma GCC unroll 8
-    for (int row = 0; row < Rows; ++row) sums[row][at] = _mm512_mul_ps(sums[row][at], scale);
+    for (int row = 0; row < Rows; ++row) result[row][at] = _mm512_mul_ps(sums[row][at], scale);
   }
 }
 

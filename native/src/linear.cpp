@@ -6,6 +6,7 @@
 // in any batch. Unless the caller lets many rows be multiplied with weights that have one scale a
 // row: see channels.h.
 #include "channels.h"
+#include "gates.h"
 
 namespace camshaft {
 
@@ -13,6 +14,7 @@ namespace {
 
 constexpr int kMostRows = 12;
 constexpr int kMostRowsOfPairs = 6;
+constexpr int32_t kNoGate = -1;
 
 struct LinearArguments {
   const void* x;          // [rows, inputs]
@@ -26,6 +28,8 @@ struct LinearArguments {
   int32_t group;          // 32, or 16 with 8 bits and wide scales
   int32_t wide_scales;    // float32 scales and shifts, else float16
   int32_t many;           // rows from which on weights get one scale a row; 0 for never
+  int32_t gate;           // kNoGate, or which: the first half of the outputs gates the second then
+  int32_t unused;
 };
 
 size_t padded(size_t bytes) { return (bytes + 63) / 64 * 64; }
@@ -84,9 +88,11 @@ void by_tiles(int64_t rows, Tile&& tile, int64_t first = 0) {
 
 // Sixteen outputs of `Rows` rows.
 template <int Rows, class F>
-inline void multiply(const std::byte* block, int64_t groups, const int8_t* values,
-                     const ShiftedStep* steps, __m512 (&sums)[Rows]) {
-  for (int row = 0; row < Rows; ++row) sums[row] = _mm512_setzero_ps();
+[[gnu::noinline]] void multiply(const std::byte* block, int64_t groups, const int8_t* values,
+                                const ShiftedStep* steps, __m512 (&result)[Rows]) {
+  __m512 sums[Rows];
+#pragma GCC unroll 12
+  for (__m512& sum : sums) sum = _mm512_setzero_ps();
   const int64_t inputs = groups * F::kGroup;
   for (int64_t group = 0; group < groups; ++group, block += F::kGroupBytes) {
     const Heads<F> heads(block);
@@ -109,38 +115,64 @@ inline void multiply(const std::byte* block, int64_t groups, const int8_t* value
       sums[row] = _mm512_fmadd_ps(heads.shift, _mm512_set1_ps(step.sum), sums[row]);
     }
   }
+#pragma GCC unroll 12
+  for (int row = 0; row < Rows; ++row) result[row] = sums[row];
+}
+
+int64_t blocks_of(const LinearArguments& a) { return (a.outputs + kLanes - 1) / kLanes; }
+
+// How many blocks behind its gate an up stands; 0 without a gate.
+int64_t up_behind(const LinearArguments& a) { return a.gate == kNoGate ? 0 : blocks_of(a) / 2; }
+
+// As if both had been stored in between.
+template <class Out>
+__m512 passed(__m512 gate, __m512 up, int32_t kind) {
+  constexpr Out* kType = nullptr;
+  return gated(as_stored(kType, gate), as_stored(kType, up), kind);
 }
 
 template <class F, class Out>
 void few_rows(Team& team, int rank, const LinearArguments& a,
               const Activations<ShiftedStep>& rounded) {
   const int64_t groups = a.inputs / F::kGroup;
-  const int64_t blocks = (a.outputs + kLanes - 1) / kLanes;
-  team.deal_by_cost(rank, blocks, a.inputs / 32 * (20 + 11 * a.rows), [&](int64_t block) {
+  const int64_t up = up_behind(a), cycles = a.inputs / 32 * (20 + 11 * a.rows);
+  team.deal_by_cost(rank, up ? up : blocks_of(a), up ? 2 * cycles : cycles, [&](int64_t block) {
     const Target<Out> target(a, block);
-    const std::byte* weight = a.weight + block * groups * F::kGroupBytes;
     by_tiles<kMostRows>(a.rows, [&](auto rows, int64_t first) {
+      auto products = [&](int64_t of, __m512 (&sums)[rows]) {
+        multiply<rows, F>(a.weight + of * groups * F::kGroupBytes, groups,
+                          rounded.values + first * a.inputs, rounded.steps + first * groups, sums);
+      };
       __m512 sums[rows];
-      multiply<rows, F>(weight, groups, rounded.values + first * a.inputs,
-                        rounded.steps + first * groups, sums);
+      products(block, sums);
+      if (up) {
+        __m512 ups[rows];
+        products(block + up, ups);
+        for (int row = 0; row < rows; ++row) sums[row] = passed<Out>(sums[row], ups[row], a.gate);
+      }
       for (int row = 0; row < rows; ++row) target.put(first + row, sums[row]);
     });
   });
 }
 
-// The rows of `Vectors` neighbouring blocks.
+// All rows of a block, or of two that are `apart`.
 template <int Vectors, class F, class Out>
-void with_channels(const LinearArguments& a, int64_t block, const Channels (&weights)[Vectors],
-                   const Activations<OffsetStep>& rounded) {
+void with_channels(const LinearArguments& a, int64_t block, int64_t apart,
+                   const Channels (&weights)[Vectors], const Activations<OffsetStep>& rounded) {
   const int64_t groups = a.inputs / F::kGroup;
   for (int at = 0; at < Vectors; ++at)
-    to_channels<F>(a.weight + (block + at) * groups * F::kGroupBytes, groups, weights[at]);
+    to_channels<F>(a.weight + (block + at * apart) * groups * F::kGroupBytes, groups, weights[at]);
   by_tiles<kMostRowsOfPairs>(a.rows, [&](auto rows, int64_t first) {
     __m512 sums[rows][Vectors];
     multiply<rows, Vectors, F::kGroup>(weights, a.inputs, rounded.values + first * a.inputs,
                                        rounded.steps + first * groups, sums);
+    if (a.gate != kNoGate) {
+      const Target<Out> target(a, block);
+      for (auto& row : sums) target.put(first++, passed<Out>(row[0], row[Vectors - 1], a.gate));
+      return;
+    }
     for (int at = 0; at < Vectors; ++at) {
-      const Target<Out> target(a, block + at);
+      const Target<Out> target(a, block + at * apart);
       for (int row = 0; row < rows; ++row) target.put(first + row, sums[row][at]);
     }
   });
@@ -149,17 +181,19 @@ void with_channels(const LinearArguments& a, int64_t block, const Channels (&wei
 template <class F, class Out>
 void many_rows(Team& team, int rank, const LinearArguments& a,
                const Activations<OffsetStep>& rounded, std::byte* own) {
-  const int64_t blocks = (a.outputs + kLanes - 1) / kLanes;
+  const int64_t blocks = blocks_of(a), up = up_behind(a);
   auto channels = [&](int at) {
     auto* quants = reinterpret_cast<uint8_t*>(own) + static_cast<size_t>(at) * quant_bytes(a);
     auto* scales = reinterpret_cast<float*>(own + 2 * quant_bytes(a));
     return Channels{quants, scales + at * kLanes};
   };
   team.deal_by_cost(rank, (blocks + 1) / 2, a.inputs / 32 * (300 + 20 * a.rows), [&](int64_t pair) {
-    if (2 * pair + 1 < blocks)
-      with_channels<2, F, Out>(a, 2 * pair, {channels(0), channels(1)}, rounded);
+    if (up)
+      with_channels<2, F, Out>(a, pair, up, {channels(0), channels(1)}, rounded);
+    else if (2 * pair + 1 < blocks)
+      with_channels<2, F, Out>(a, 2 * pair, 1, {channels(0), channels(1)}, rounded);
     else
-      with_channels<1, F, Out>(a, 2 * pair, {channels(0)}, rounded);
+      with_channels<1, F, Out>(a, 2 * pair, 0, {channels(0)}, rounded);
   });
 }
 

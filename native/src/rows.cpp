@@ -1,7 +1,7 @@
 // What a layer does to rows beside its linears: norms and gates. Computed in float32, rounded once.
 #include <cmath>
 
-#include "vectors.h"
+#include "gates.h"
 
 namespace camshaft {
 
@@ -61,8 +61,6 @@ void run_norm(Team& team, int rank, const void* arguments, const Room&) {
   });
 }
 
-enum Gate : int32_t { kSilu = 0, kGelu = 1 };
-
 struct GateArguments {
   const void* x;  // [rows, 2 * width]: gates, then ups
   void* out;      // [rows, width]
@@ -71,18 +69,6 @@ struct GateArguments {
   int32_t type, gate;
 };
 
-// g / (1 + e^-z); with z = g that is silu, with z = 2 sqrt(2 / pi) (g + 0.044715 g^3) gelu by tanh.
-inline __m512 gated(__m512 g, int32_t gate) {
-  __m512 z = g;
-  if (gate == kGelu) {
-    __m512 cube = _mm512_mul_ps(_mm512_mul_ps(g, g), g);
-    z = _mm512_mul_ps(_mm512_fmadd_ps(cube, _mm512_set1_ps(0.044715f), g),
-                      _mm512_set1_ps(1.5957691216f));
-  }
-  __m512 power = exponential(_mm512_sub_ps(_mm512_setzero_ps(), z));
-  return _mm512_mul_ps(g, inverse(_mm512_add_ps(power, _mm512_set1_ps(1.f))));
-}
-
 template <class T>
 void gate_row(const GateArguments& a, int64_t row) {
   const T* gate = static_cast<const T*>(a.x) + row * a.x_stride;
@@ -90,7 +76,7 @@ void gate_row(const GateArguments& a, int64_t row) {
   T* out = static_cast<T*>(a.out) + row * a.out_stride;
   for (int64_t at = 0; at < a.width; at += kLanes) {
     const __mmask16 mask = first_lanes(a.width - at);
-    store(out + at, _mm512_mul_ps(gated(load(gate + at, mask), a.gate), load(up + at, mask)), mask);
+    store(out + at, gated(load(gate + at, mask), load(up + at, mask), a.gate), mask);
   }
 }
 

@@ -34,6 +34,12 @@ class RowLinear:
         """See `LinearMethod.apply`."""
         return self.ops.row_linear(x, self.weight, self.bias)
 
+    def apply_then(
+        self, x: torch.Tensor, step: StepContext, then: Callable[[torch.Tensor], torch.Tensor]
+    ) -> torch.Tensor:
+        """See `LinearMethod.apply_then`."""
+        return then(self.apply(x, step))
+
     def dense(self) -> None:
         """Return None: it is not to be fused."""
 
@@ -100,7 +106,7 @@ class DecoderLayer(Layer):
         normed, residual = self.ops.add_rms_norm(
             hidden, carried.residual, self.mlp_norm, self.norm_eps
         )
-        activated = self.activate(self.gate_up.apply(normed, step))
+        activated = self.gate_up.apply_then(normed, step, self.activate)
         return Handover(self.down.apply(activated, step), residual)
 
 

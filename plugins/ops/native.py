@@ -29,7 +29,7 @@ class NativeOps(OpsProvider):
 
     def implementations(self) -> list[OpImplementation]:
         """See `OpsProvider.implementations`."""
-        functions = (rms_norm, add_rms_norm, silu_mul, gelu_mul)
+        functions = (rms_norm, add_rms_norm, rows.silu_mul, rows.gelu_mul)
         return [OpImplementation(one.__name__, one, _faults) for one in functions]
 
 
@@ -42,7 +42,7 @@ def _faults(facts: DeviceFacts, dtype: str) -> list[str]:
 
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
     """See `Ops.rms_norm`. Any shape; the last dimension is normalised."""
-    flat = _rows(x)
+    flat = rows.matrix(x)
     out = torch.empty_like(flat)
     rows.rms_norm(flat, None, weight, eps, out)
     return out.view(x.shape)
@@ -55,27 +55,3 @@ def add_rms_norm(
     out = torch.empty_like(x)
     rows.rms_norm(x, residual, weight, eps, out)
     return out, residual
-
-
-def silu_mul(gate_up: torch.Tensor) -> torch.Tensor:
-    """See `Ops.silu_mul`."""
-    return _gated(gate_up, rows.SILU)
-
-
-def gelu_mul(gate_up: torch.Tensor) -> torch.Tensor:
-    """See `Ops.gelu_mul`."""
-    return _gated(gate_up, rows.GELU)
-
-
-def _gated(gate_up: torch.Tensor, kind: int) -> torch.Tensor:
-    flat = _rows(gate_up)
-    out = gate_up.new_empty((len(flat), flat.shape[-1] // 2))
-    rows.gate(flat, kind, out)
-    return out.view(*gate_up.shape[:-1], -1)
-
-
-def _rows(x: torch.Tensor) -> torch.Tensor:
-    """Return x as a matrix of contiguous rows."""
-    if x.dim() != 2:
-        return x.reshape(-1, x.shape[-1])
-    return x if x.stride(-1) == 1 else x.contiguous()

@@ -21,6 +21,7 @@ from camshaft.checkpoint.dequantize import DECODED
 from camshaft.contracts.quant import Quantizer
 from camshaft.errors import PluginError
 from camshaft.native import reasons
+from camshaft.native.rows import GATES
 
 from .crossover import rows_for_bfloat16
 from .decoded import DecodedWeight, decoded
@@ -31,7 +32,7 @@ from .native import NativeWeight
 from .packed import BLOCK, FOUR_BIT, PackedRows, quantize_q4_0
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from camshaft.checkpoint import CheckpointTensor
     from camshaft.contracts.quant import LinearMethod, LinearSpec, StepContext
@@ -153,6 +154,20 @@ class GgufLinear(LoadedLinear):
     def apply_wide(self, x: torch.Tensor, step: StepContext) -> torch.Tensor:
         """See `LinearMethod.apply_wide`."""
         return self._apply(x, torch.float32)
+
+    def apply_then(
+        self, x: torch.Tensor, step: StepContext, then: Callable[[torch.Tensor], torch.Tensor]
+    ) -> torch.Tensor:
+        """See `LinearMethod.apply_then`. Gates of the same library are applied with the product."""
+        gate, whole = GATES.get(then), self._segments[0]
+        if gate is None or not self._is_alone(len(x)) or not isinstance(whole, NativeWeight):
+            return then(self.apply(x, step))
+        return whole.apply_gated(x, gate) if whole.gates() else then(self.apply(x, step))
+
+    def _is_alone(self, rows: int) -> bool:
+        """Return whether one product of packed weights is all that so many rows need."""
+        copied = self._copy is not None and rows > self._row_limit
+        return len(self._segments) == 1 and self.bias is None and not copied
 
     def _apply(self, x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         if self._copy is not None and len(x) > self._row_limit:

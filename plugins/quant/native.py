@@ -41,6 +41,17 @@ class NativeWeight:
         ]
         self._rows = sum(len(piece) for piece in pieces)
 
+    def gates(self) -> bool:
+        """Return whether halves of a result can be multiplied with each other at once."""
+        return len(self._weights) == 1 and self._rows % (2 * LANES) == 0
+
+    def apply_gated(self, x: torch.Tensor, gate: int) -> torch.Tensor:
+        """Return the gated product [T, N / 2] in x's dtype; see `linear`."""
+        x = x if x.stride(-1) == 1 else x.contiguous()
+        out = torch.empty((len(x), self._rows // 2), dtype=x.dtype)
+        linear(x, self._weights[0], None, out, self._many, gate)
+        return out
+
     def apply(self, x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         """Return x [T, K] times the transposed weight: [T, N] of `dtype`."""
         x = x if x.stride(-1) == 1 else x.contiguous()

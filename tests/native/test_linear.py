@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from camshaft.native import reasons
-from camshaft.native.linear import Form, PackedWeight, linear, lookup, pack
+from camshaft.native.linear import NO_GATE, Form, PackedWeight, linear, lookup, pack
+from camshaft.native.rows import GELU, SILU, gate
 
 pytestmark = pytest.mark.skipif(bool(reasons()), reason="; ".join(reasons()))
 
@@ -72,18 +73,77 @@ def test_rows_are_looked_up_exactly(form: Form) -> None:
     assert torch.equal(out, exact[ids])
 
 
+@pytest.mark.parametrize("many", [0, 1])
+@pytest.mark.parametrize("at", [40, 150])
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
-def test_a_row_that_is_not_finite_gives_nan_and_others_do_not(bad: float) -> None:
-    weight, _ = weight_of(FORMS[0], 32, 64)
-    x = torch.randn(3, 64)
-    x[1, 40] = bad
+def test_a_row_that_is_not_finite_gives_nan_and_others_do_not(
+    bad: float, at: int, many: int
+) -> None:
+    weight, _ = weight_of(FORMS[0], 32, 160)
+    x = torch.randn(3, 160)
+    x[1, at] = bad
     out = torch.empty(3, 32)
-    linear(x, weight, None, out)
+    linear(x, weight, None, out, many)
     assert out.isnan().all(dim=1).tolist() == [False, True, False]
 
 
-def test_a_row_of_zeros_gives_zeros() -> None:
+@pytest.mark.parametrize("many", [0, 1])
+def test_a_row_of_zeros_gives_zeros(many: int) -> None:
     weight, _ = weight_of(FORMS[0], 32, 64)
     out = torch.empty(1, 32)
-    linear(torch.zeros(1, 64), weight, None, out)
+    linear(torch.zeros(1, 64), weight, None, out, many)
     assert (out == 0).all()
+
+
+@pytest.mark.parametrize("form", FORMS, ids=str)
+@pytest.mark.parametrize("outputs", [90, 72], ids=["pairs", "one left"])
+def test_many_rows_see_weights_of_8_bits_with_one_scale_a_row(form: Form, outputs: int) -> None:
+    weight, exact = weight_of(form, outputs, 160)
+    x = torch.randn(70, 160)
+    few, many = torch.empty(70, outputs), torch.empty(70, outputs)
+    linear(x, weight, None, few, 71)
+    linear(x, weight, None, many, 70)
+    wanted = rounded(x, form.group) @ exact.t()
+    torch.testing.assert_close(few, wanted, rtol=1e-3, atol=1e-2)
+    step = exact.abs().amax(1) / 127  # the sum of so many halves of it is a normal variable
+    assert ((many - wanted).abs() <= 3 * step * x.norm(dim=1, keepdim=True) + 1e-2).all()
+    assert 1e-4 < ((many - wanted).norm() / wanted.norm()).item() < 8e-3
+
+
+def test_a_row_of_the_weight_without_any_gives_zeros_to_many_rows_as_well() -> None:
+    quants, ones = torch.full((32, 64), 15, dtype=torch.uint8), torch.ones(32, 2)
+    ones[3] = 0
+    out = torch.empty(2, 32)
+    linear(torch.ones(2, 64), pack(FORMS[0], quants, ones, 0 * ones), None, out, 1)
+    torch.testing.assert_close(out, (64 * 15 * ones[:, 0]).expand(2, 32))
+
+
+def test_many_rows_do_not_depend_on_each_other_and_keep_strides_and_bias() -> None:
+    weight, _ = weight_of(FORMS[0], 50, 96)
+    wide, room = torch.randn(40, 130).bfloat16(), torch.full((40, 70), 7.0)
+    x, bias = wide[:, 10:106], torch.nn.functional.pad(torch.randn(50), (0, 14))
+    linear(x, weight, bias, room[:, 10:60], 1)
+    some, plain = torch.empty(17, 50), torch.empty(17, 50)
+    linear(x[:17], weight, bias, some, 1)
+    linear(x[:17].contiguous(), weight, None, plain, 1)
+    assert torch.equal(some, room[:17, 10:60])
+    assert torch.equal(plain + bias[:50], some)
+    assert (room[:, :10] == 7).all()
+    assert (room[:, 60:] == 7).all()
+
+
+@pytest.mark.parametrize("form", FORMS, ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("kind", [SILU, GELU])
+@pytest.mark.parametrize("many", [0, 9])
+def test_a_gated_product_has_the_bits_of_product_and_gate(
+    form: Form, dtype: torch.dtype, kind: int, many: int
+) -> None:
+    weight, _ = weight_of(form, 96, 160)
+    x = torch.randn(20, 160, dtype=dtype)
+    for rows in (1, 9, 20):
+        whole, apart, at_once = (torch.empty(rows, size, dtype=dtype) for size in (96, 48, 48))
+        linear(x[:rows], weight, None, whole, many, NO_GATE)
+        gate(whole, kind, apart)
+        linear(x[:rows], weight, None, at_once, many, kind)
+        assert torch.equal(at_once, apart)

@@ -8,8 +8,9 @@ import torch
 from camshaft import ops
 from camshaft.contracts.ops import OpsProvider
 from camshaft.native import reasons
+from camshaft.native.rows import gelu_mul, silu_mul
 from camshaft.plugins.ops.components import NativeOpsSettings
-from camshaft.plugins.ops.native import NativeOps, gelu_mul, silu_mul
+from camshaft.plugins.ops.native import NativeOps
 from camshaft.testing.ops import OpsProviderContract
 
 pytestmark = pytest.mark.skipif(bool(reasons()), reason="; ".join(reasons()))

@@ -12,6 +12,7 @@ from camshaft.checkpoint import CheckpointTensor
 from camshaft.contracts.quant import LinearMethod, LinearSpec, Quantizer, StepContext
 from camshaft.errors import PluginError
 from camshaft.native import reasons
+from camshaft.native.rows import gelu_mul, silu_mul
 from camshaft.plugins.quant.components import GgufSettings
 from camshaft.plugins.quant.gguf import Gguf
 from camshaft.plugins.quant.packed import quantize_q4_0
@@ -184,6 +185,40 @@ def test_all_k_quants_stay_packed_with_compiled_kernels() -> None:
     # two float32 for 32 weights, or for 16
     packed = {"q2_k": 384, "q4_k": 192, "q5_k": 320, "q6_k": 384}
     assert bytes_of("native") == {name: 128 * row for name, row in packed.items()}
+
+
+@needs_native
+@pytest.mark.parametrize("rows", [1, 100])
+def test_a_gate_of_the_same_library_is_applied_with_the_product(rows: int) -> None:
+    method, step = build(SPEC, torch.randn(96, 64), kernels="native"), StepContext(rows)
+    x, seen = torch.randn(rows, 64).bfloat16(), []
+
+    def other(both: torch.Tensor) -> torch.Tensor:
+        seen.append(both)
+        return silu_mul(both)
+
+    apart = method.apply_then(x, step, other)
+    assert seen
+    assert torch.equal(seen[0], method.apply(x, step))
+    assert torch.equal(method.apply_then(x, step, silu_mul), apart)
+    assert not torch.equal(method.apply_then(x, step, gelu_mul), apart)
+
+
+@needs_native
+def test_many_rows_get_weights_of_one_scale_a_row_where_batches_may_matter() -> None:
+    weight, x = torch.randn(96, 64), torch.randn(64, 64).bfloat16()
+    results = {}
+    for name, spec, rows in (
+        ("default", SPEC, 64),
+        ("never", SPEC, 0),
+        ("deterministic", replace(SPEC, deterministic=True), 64),
+    ):
+        method = build(spec, weight, kernels="native", per_channel_rows=rows)
+        results[name] = method.apply(x, StepContext(64))
+        few = method.apply(x[:63], StepContext(63))
+        assert torch.equal(few, results[name][:63]) == (name != "default")
+    assert torch.equal(results["never"], results["deterministic"])
+    torch.testing.assert_close(results["default"], results["never"], rtol=0.05, atol=0.5)
 
 
 @needs_native
