@@ -102,6 +102,7 @@ def _assemble(
     if not null:
         progress("loading weights")
         model = _build_model(drawing, ops)
+        drawing.hardware.trim()  # of what loading needed
     weight_bytes = model.facts.weight_bytes if model is not None else 0
     memory = plan_memory(drawing, weight_bytes, drawing.hardware.memory())
     is_measured = recipe.cache.memory == "auto" and _has_graphs(drawing)

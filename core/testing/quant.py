@@ -11,6 +11,7 @@ import torch
 from ..contracts.quant import LinearMethod, LinearSpec, Quantizer, StepContext
 from ..errors import CheckpointError
 from ..facts import DeviceFacts
+from ..ops import silu_mul
 from .tensors import stored_tensor
 
 if TYPE_CHECKING:
@@ -107,6 +108,18 @@ class QuantizerContract:
                 assert found.shape == expected.shape
                 assert found.dtype == x.dtype
                 assert _error(found, expected) <= self.product_error[dtype], (format, dtype)
+
+    @pytest.mark.parametrize("rows", [1, 40])
+    def test_what_follows_a_product_is_done_to_it(self, rows: int) -> None:
+        """Whether the linear knows the operation, or calls it."""
+        for format, dtype in self.cases():
+            x, step = self._activations(rows, dtype), StepContext(rows)
+            for bias in (None, torch.linspace(-2, 2, sum(PARTS))):
+                spec = self._spec(dtype, bias=bias is not None)
+                method = self.loaded(spec, self.tensors(format), bias)
+                for then in (silu_mul, torch.neg):
+                    found = method.apply_then(x, step, then)
+                    assert torch.equal(found, then(method.apply(x, step)))
 
     def test_parts_of_different_formats_go_together(self) -> None:
         """Files mix formats within a layer."""

@@ -4,7 +4,7 @@
 //   sum w * x = scale * step * sum(q * a) + shift * step * sum(a)
 // A row of the result is summed in the same order whatever the number of rows: it has the same bits
 // in any batch. Unless the caller lets many rows be multiplied with weights that have one scale a
-// row: see channels.h.
+// row (see channels.h): then 64 activations share theirs where rows are that long.
 #include "channels.h"
 #include "gates.h"
 
@@ -36,6 +36,11 @@ size_t padded(size_t bytes) { return (bytes + 63) / 64 * 64; }
 
 bool is_many(const LinearArguments& a) { return a.many && a.rows >= a.many; }
 
+// How many activations share a scale: twice as many as weights do where these have none for groups.
+int64_t rounded_group(const LinearArguments& a) {
+  return is_many(a) && a.group == 32 && a.inputs % 64 == 0 ? 64 : a.group;
+}
+
 // Few rows are rounded by every rank for itself: that is faster than to wait for each other.
 bool is_small(const LinearArguments& a) { return a.rows * a.inputs <= 4096; }
 
@@ -51,7 +56,8 @@ Activations<Step> place(const LinearArguments& a, std::byte* at) {
 Need linear_need(const void* arguments) {
   const auto& a = *static_cast<const LinearArguments*>(arguments);
   static_assert(sizeof(ShiftedStep) == sizeof(OffsetStep));
-  const size_t steps = static_cast<size_t>(a.rows * (a.inputs / a.group)) * sizeof(ShiftedStep);
+  const size_t steps =
+      static_cast<size_t>(a.rows * (a.inputs / rounded_group(a))) * sizeof(OffsetStep);
   const size_t rounded = value_bytes(a) + padded(steps);
   if (is_many(a)) return {rounded, 2 * (quant_bytes(a) + kLanes * sizeof(float))};
   return is_small(a) ? Need{0, rounded} : Need{rounded, 0};
@@ -156,7 +162,7 @@ void few_rows(Team& team, int rank, const LinearArguments& a,
 }
 
 // All rows of a block, or of two that are `apart`.
-template <int Vectors, class F, class Out>
+template <int Vectors, int Group, class F, class Out>
 void with_channels(const LinearArguments& a, int64_t block, int64_t apart,
                    const Channels (&weights)[Vectors], const Activations<OffsetStep>& rounded) {
   const int64_t groups = a.inputs / F::kGroup;
@@ -164,8 +170,8 @@ void with_channels(const LinearArguments& a, int64_t block, int64_t apart,
     to_channels<F>(a.weight + (block + at * apart) * groups * F::kGroupBytes, groups, weights[at]);
   by_tiles<kMostRowsOfPairs>(a.rows, [&](auto rows, int64_t first) {
     __m512 sums[rows][Vectors];
-    multiply<rows, Vectors, F::kGroup>(weights, a.inputs, rounded.values + first * a.inputs,
-                                       rounded.steps + first * groups, sums);
+    multiply<rows, Vectors, Group>(weights, a.inputs, rounded.values + first * a.inputs,
+                                   rounded.steps + first * (a.inputs / Group), sums);
     if (a.gate != kNoGate) {
       const Target<Out> target(a, block);
       for (auto& row : sums) target.put(first++, passed<Out>(row[0], row[Vectors - 1], a.gate));
@@ -178,7 +184,7 @@ void with_channels(const LinearArguments& a, int64_t block, int64_t apart,
   });
 }
 
-template <class F, class Out>
+template <int Group, class F, class Out>
 void many_rows(Team& team, int rank, const LinearArguments& a,
                const Activations<OffsetStep>& rounded, std::byte* own) {
   const int64_t blocks = blocks_of(a), up = up_behind(a);
@@ -189,22 +195,33 @@ void many_rows(Team& team, int rank, const LinearArguments& a,
   };
   team.deal_by_cost(rank, (blocks + 1) / 2, a.inputs / 32 * (300 + 20 * a.rows), [&](int64_t pair) {
     if (up)
-      with_channels<2, F, Out>(a, pair, up, {channels(0), channels(1)}, rounded);
+      with_channels<2, Group, F, Out>(a, pair, up, {channels(0), channels(1)}, rounded);
     else if (2 * pair + 1 < blocks)
-      with_channels<2, F, Out>(a, 2 * pair, 1, {channels(0), channels(1)}, rounded);
+      with_channels<2, Group, F, Out>(a, 2 * pair, 1, {channels(0), channels(1)}, rounded);
     else
-      with_channels<1, F, Out>(a, 2 * pair, 0, {channels(0)}, rounded);
+      with_channels<1, Group, F, Out>(a, 2 * pair, 0, {channels(0)}, rounded);
   });
+}
+
+// Call `visit` with the vectors of a group of activations as a constant.
+template <class Visit>
+void by_group(const LinearArguments& a, Visit&& visit) {
+  const int64_t group = rounded_group(a);
+  if (group == 64) return visit(std::integral_constant<int, 4>{});
+  if (group == 32) return visit(std::integral_constant<int, 2>{});
+  visit(std::integral_constant<int, 1>{});
 }
 
 template <class Step>
 void round_rows(Team& team, int rank, const LinearArguments& a, const Activations<Step>& to) {
-  const int64_t groups = a.inputs / a.group;
+  const int64_t groups = a.inputs / rounded_group(a);
   by_type(a.x_type, [&](auto type) {
     const auto* x = static_cast<const decltype(type)*>(a.x);
     auto one = [&](int64_t row) {
-      round_row(x + row * a.x_stride, a.inputs, a.group, to.values + row * a.inputs,
-                to.steps + row * groups);
+      by_group(a, [&](auto vectors) {
+        round_row<vectors>(x + row * a.x_stride, a.inputs, to.values + row * a.inputs,
+                           to.steps + row * groups);
+      });
     };
     if (is_small(a) && !is_many(a)) {
       for (int64_t row = 0; row < a.rows; ++row) one(row);
@@ -225,7 +242,11 @@ void run_linear(Team& team, int rank, const void* arguments, const Room& room) {
     const auto rounded = place<OffsetStep>(a, room.shared);
     round_rows(team, rank, a, rounded);
     by_form_and_type([&](auto form, auto out) {
-      many_rows<decltype(form), decltype(out)>(team, rank, a, rounded, room.own);
+      using F = decltype(form);
+      if (rounded_group(a) == F::kGroup)
+        many_rows<F::kGroup, F, decltype(out)>(team, rank, a, rounded, room.own);
+      else
+        many_rows<2 * F::kGroup, F, decltype(out)>(team, rank, a, rounded, room.own);
     });
   } else {
     const auto rounded = place<ShiftedStep>(a, is_small(a) ? room.own : room.shared);

@@ -1,4 +1,4 @@
-// Activations rounded to 8 signed bits, a group of 32 or 16 with one scale.
+// Activations rounded to 8 signed bits, a group of 16, 32 or 64 with one scale.
 #pragma once
 
 #include <cmath>
@@ -34,26 +34,35 @@ struct Activations {
   Step* steps;     // [rows, groups]
 };
 
-// Round a group of up to 32 numbers. One that is not finite makes the scale NaN, and so the row of
-// the result, as it would be in floating point.
-template <class Step>
-inline void round_group(__m512 low, __m512 high, int8_t* first, int8_t* last, Step* step) {
-  const float most = _mm512_reduce_max_ps(_mm512_max_ps(_mm512_abs_ps(low), _mm512_abs_ps(high)));
-  const bool odd = _mm512_cmp_ps_mask(low, high, _CMP_UNORD_Q) || most > kGreatest;
-  const __m512 inverse = _mm512_set1_ps(most > 0 && !odd ? 127.f / most : 0.f);
-  const __m512i front = _mm512_cvtps_epi32(_mm512_mul_ps(low, inverse));
-  const __m512i back = _mm512_cvtps_epi32(_mm512_mul_ps(high, inverse));
-  _mm_storeu_si128(reinterpret_cast<__m128i*>(first), _mm512_cvtsepi32_epi8(front));
-  if (last) _mm_storeu_si128(reinterpret_cast<__m128i*>(last), _mm512_cvtsepi32_epi8(back));
-  const __m128 scale = _mm_set1_ps(odd ? NAN : most / 127.f);
-  const int sum = _mm512_reduce_add_epi32(_mm512_add_epi32(front, back));
-  const __m128 second = Step::second(scale, _mm_set1_epi32(odd ? 0 : sum));
+// Round a group of 16 * `Vectors` numbers. One that is not finite makes the scale NaN, and so the
+// row of the result, as it would be in floating point.
+template <int Vectors, class Step>
+inline void round_group(const __m512* x, int8_t* values, Step* step) {
+  __m512 most = _mm512_setzero_ps();
+  __mmask16 odd = 0;
+  for (int at = 0; at < Vectors; ++at) {
+    most = _mm512_max_ps(most, _mm512_abs_ps(x[at]));
+    odd |= _mm512_cmp_ps_mask(x[at], x[at], _CMP_UNORD_Q);
+  }
+  const float greatest = _mm512_reduce_max_ps(most);
+  const bool bad = odd || greatest > kGreatest;
+  const __m512 inverse = _mm512_set1_ps(greatest > 0 && !bad ? 127.f / greatest : 0.f);
+  __m512i total = _mm512_setzero_si512();
+  for (int at = 0; at < Vectors; ++at, values += kLanes) {
+    const __m512i quants = _mm512_cvtps_epi32(_mm512_mul_ps(x[at], inverse));
+    total = _mm512_add_epi32(total, quants);
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(values), _mm512_cvtsepi32_epi8(quants));
+  }
+  const __m128 scale = _mm_set1_ps(bad ? NAN : greatest / 127.f);
+  const __m128 second =
+      Step::second(scale, _mm_set1_epi32(bad ? 0 : _mm512_reduce_add_epi32(total)));
   _mm_storel_pi(reinterpret_cast<__m64*>(step), _mm_unpacklo_ps(scale, second));
 }
 
-// The same with four groups of 32 at once, for much less than four times as much.
-template <class Step>
+// Round 128 numbers, four groups of 32 or two of 64, for much less than four or two times as much.
+template <int Vectors, class Step>
 inline void round_groups(const __m512 (&x)[8], int8_t* values, Step* steps) {
+  constexpr bool kPairs = Vectors == 4;
   __m512 most[4];
   __mmask16 odd = 0;
 #pragma GCC unroll 4
@@ -61,12 +70,13 @@ inline void round_groups(const __m512 (&x)[8], int8_t* values, Step* steps) {
     most[at] = _mm512_max_ps(_mm512_abs_ps(x[2 * at]), _mm512_abs_ps(x[2 * at + 1]));
     odd |= _mm512_cmp_ps_mask(x[2 * at], x[2 * at + 1], _CMP_UNORD_Q);
   }
-  const __m512 all = greatest_of_four(most[0], most[1], most[2], most[3]);
+  __m512 all = greatest_of_four(most[0], most[1], most[2], most[3]);
   if (odd | _mm512_cmp_ps_mask(all, _mm512_set1_ps(kGreatest), _CMP_GT_OQ)) {
-    for (int at = 0; at < 4; ++at, values += 2 * kLanes)
-      round_group(x[2 * at], x[2 * at + 1], values, values + kLanes, steps + at);
+    for (int at = 0; at < 8; at += Vectors, values += Vectors * kLanes)
+      round_group<Vectors>(x + at, values, steps++);
     return;
   }
+  if (kPairs) all = _mm512_max_ps(all, _mm512_permute_ps(all, _MM_SHUFFLE(2, 3, 0, 1)));
   const __mmask16 some = _mm512_cmp_ps_mask(all, _mm512_setzero_ps(), _CMP_GT_OQ);
   const __m512 inverse = _mm512_maskz_div_ps(some, _mm512_set1_ps(127.f), all);
   __m512i quants[8];
@@ -91,26 +101,30 @@ inline void round_groups(const __m512 (&x)[8], int8_t* values, Step* steps) {
       _mm512_castps_si512(_mm512_shuffle_ps(fours[0], fours[1], _MM_SHUFFLE(3, 1, 3, 1))));
   sums = _mm512_add_epi32(sums, _mm512_shuffle_i32x4(sums, sums, 0x4e));
   sums = _mm512_add_epi32(sums, _mm512_shuffle_i32x4(sums, sums, 0xb1));
+  if (kPairs) sums = _mm512_add_epi32(sums, _mm512_shuffle_epi32(sums, _MM_PERM_CDAB));
   const __m128 scale = _mm_div_ps(_mm512_castps512_ps128(all), _mm_set1_ps(127.f));
   const __m128 second = Step::second(scale, _mm512_castsi512_si128(sums));
-  _mm_storeu_ps(reinterpret_cast<float*>(steps), _mm_unpacklo_ps(scale, second));
-  _mm_storeu_ps(reinterpret_cast<float*>(steps + 2), _mm_unpackhi_ps(scale, second));
+  const __m128 low = _mm_unpacklo_ps(scale, second), high = _mm_unpackhi_ps(scale, second);
+  _mm_storeu_ps(reinterpret_cast<float*>(steps), kPairs ? _mm_movelh_ps(low, high) : low);
+  if (!kPairs) _mm_storeu_ps(reinterpret_cast<float*>(steps + 2), high);
 }
 
-template <class T, class Step>
-void round_row(const T* x, int64_t inputs, int64_t group, int8_t* values, Step* steps) {
-  constexpr int64_t kPair = 2 * kLanes;
+// Round a row, in groups of 16 * `Vectors`.
+template <int Vectors, class T, class Step>
+void round_row(const T* x, int64_t inputs, int8_t* values, Step* steps) {
+  constexpr int64_t kGroup = Vectors * kLanes, kMany = 8 * kLanes;
   int64_t at = 0;
-  for (; group == kPair && at + 4 * kPair <= inputs; at += 4 * kPair, steps += 4) {
-    __m512 some[8];
+  if constexpr (Vectors > 1)
+    for (; at + kMany <= inputs; at += kMany, steps += 8 / Vectors) {
+      __m512 some[8];
 #pragma GCC unroll 8
-    for (int half = 0; half < 8; ++half) some[half] = load(x + at + half * kLanes);
-    round_groups(some, values + at, steps);
-  }
-  for (; at < inputs; at += group, ++steps) {
-    const bool is_pair = group == kPair;
-    const __m512 last = is_pair ? load(x + at + kLanes) : _mm512_setzero_ps();
-    round_group(load(x + at), last, values + at, is_pair ? values + at + kLanes : nullptr, steps);
+      for (int one = 0; one < 8; ++one) some[one] = load(x + at + one * kLanes);
+      round_groups<Vectors>(some, values + at, steps);
+    }
+  for (; at < inputs; at += kGroup, ++steps) {
+    __m512 some[Vectors];
+    for (int one = 0; one < Vectors; ++one) some[one] = load(x + at + one * kLanes);
+    round_group<Vectors>(some, values + at, steps);
   }
 }
 

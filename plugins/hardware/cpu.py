@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import logging
 import os
 from collections import defaultdict
@@ -103,6 +104,12 @@ class CpuBackend(HardwareBackend):
         region[: fresh.start].zero_()
         region[fresh.stop :].zero_()
         return region
+
+    def trim(self) -> None:
+        """See `HardwareBackend.trim`. Does nothing where the C library cannot."""
+        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+        if trim is not None:
+            trim(ctypes.c_size_t(0))
 
     def copy_pages(
         self, fields: Sequence[torch.Tensor], source: Sequence[int], target: Sequence[int]

@@ -12,6 +12,7 @@ import torch
 from camshaft.native.build import cache_folder, library_path, processor_flags
 from camshaft.native.linear import Form, linear, pack
 
+from .components import GgufSettings
 from .dense import prepack
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ def packed_seconds(rows: int) -> float:
     weight = pack(Form(4, 32, is_wide=False), quants, ones, ones)
     x = torch.ones(rows, _SIZE, dtype=torch.bfloat16)
     out = torch.empty(rows, _SIZE, dtype=torch.bfloat16)
-    return _fastest(lambda: linear(x, weight, None, out))
+    return _fastest(lambda: linear(x, weight, None, out, GgufSettings().per_channel_rows))
 
 
 def bfloat16_seconds(rows: int) -> float:
