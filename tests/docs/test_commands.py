@@ -67,6 +67,7 @@ NOT_RUN = {
     "python -m benchmarks.cuda --recipes qwen3-0.6b": _CARD,
     "python -m benchmarks.nano_batch": _CARD,
     "python -m benchmarks.online --set scheduler.step_tokens=4096": _CARD,
+    "python -m benchmarks.quality --positions 1500": "takes minutes; its help is compared",
     "python -m benchmarks.startup --recipe llama-8b": _CARD,
     "python -m benchmarks.tiers_cuda": _CARD,
 }
