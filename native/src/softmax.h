@@ -39,7 +39,7 @@ inline __m512 weight_of(__m512 x) {
 template <>
 inline __m512 weight_of<Bfloat16>(__m512 x) {
   const __m512 shift = _mm512_set1_ps(12582912.f);  // behind it a float has no bits below the point
-  x = _mm512_max_ps(x, _mm512_set1_ps(-127.f));
+  x = _mm512_max_ps(_mm512_set1_ps(-127.f), x);  // in this order NaN stays NaN
   const __m512 whole = _mm512_add_ps(x, shift);
   const __m512 rest = _mm512_sub_ps(x, _mm512_sub_ps(whole, shift));
   __m512 sum = _mm512_set1_ps(0.0550089320f);

@@ -60,6 +60,15 @@ def test_one_key_has_all_the_weight() -> None:
     assert torch.equal(out[0], pages.values[0, :, 0].repeat_interleave(3, dim=0))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("tokens", [1, 8])
+def test_a_key_that_is_not_a_number_is_not_hidden(dtype: torch.dtype, tokens: int) -> None:
+    pages, q = pages_of(dtype), torch.randn(tokens, 6, 32).to(dtype)
+    assert not attended(pages, q, [0, tokens], [5], torch.int64).isnan().any()
+    pages.keys[0, :, 2] = float("nan")
+    assert attended(pages, q, [0, tokens], [5], torch.int64).isnan().all()
+
+
 def test_without_angles_and_norms_everything_is_copied() -> None:
     pages, qkv = pages_of(torch.bfloat16), torch.randn(3, 8 * 32 + 2 * 16).bfloat16()
     page, offset = torch.tensor([3, 3, 8]), torch.tensor([14, 15, 0])
