@@ -381,7 +381,7 @@ class Worker {
   float* records_;
   int64_t record_stride_, across_;
   bool direct_;
-  float kept_[kMostRows + 2];
+  float kept_[kMostRows];
 };
 
 Sizes sizes_of(const AttendArguments& a) { return Sizes(a, a.type == kBfloat16 ? 2 : 4); }

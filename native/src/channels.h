@@ -40,8 +40,7 @@ struct Requantizer {
   Requantizer(__m512 by, __m512 plus) {
     if constexpr (Bits == 8) plus = _mm512_fmadd_ps(by, _mm512_set1_ps(128.f), plus);
     factor = twice(_mm512_mul_ps(by, _mm512_set1_ps(Bits == 4 ? 256.f : 32768.f)));
-    const float half = 0.5f;
-    offset = twice(_mm512_mul_ps(_mm512_add_ps(plus, _mm512_set1_ps(half)),
+    offset = twice(_mm512_mul_ps(_mm512_add_ps(plus, _mm512_set1_ps(0.5f)),
                                  _mm512_set1_ps(1 << kPoint)));
   }
 

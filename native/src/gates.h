@@ -7,7 +7,8 @@ namespace camshaft {
 
 enum Gate : int32_t { kSilu = 0, kGelu = 1 };
 
-// An activated gate times what it lets pass: g / (1 + e^-z) * up; with z = g that is silu, with z = 2 sqrt(2 / pi) (g + 0.044715 g^3) gelu by tanh.
+// An activated gate times what it lets pass: g / (1 + e^-z) * up; with z = g that is silu, with
+// z = 2 sqrt(2 / pi) (g + 0.044715 g^3) gelu by tanh.
 inline __m512 gated(__m512 g, __m512 up, int32_t gate) {
   __m512 z = g;
   if (gate == kGelu) {

@@ -232,8 +232,8 @@ class CudaRecording:
 
     def begin(self) -> Callable[[], Outputs]:
         """See `Recording.begin`."""
-        self._graph.replay()
-        return lambda: self._results
+        results = self.replay()
+        return lambda: results
 
     def share(self) -> None:
         """See `Recording.share`."""

@@ -30,7 +30,7 @@ class GgufSettings(Settings):
     `torch`, and with `native` what was measured."""
     per_channel_rows: NonNegativeInt = 64
     """From how many rows of a step on `native` multiplies with weights that it has rounded to 8
-    bits with one scale for each of their rows, as it goes: a seventh faster. 0 is never; so is any
+    bits with one scale for each of their rows, as it goes: a fifth faster. 0 is never; so is any
     number where results must not depend on the batch."""
 
 

@@ -67,7 +67,8 @@ def packed_seconds(rows: int) -> float:
     weight = pack(Form(4, 32, is_wide=False), quants, ones, ones)
     x = torch.ones(rows, _SIZE, dtype=torch.bfloat16)
     out = torch.empty(rows, _SIZE, dtype=torch.bfloat16)
-    return _fastest(lambda: linear(x, weight, None, out, GgufSettings().per_channel_rows))
+    many = GgufSettings().per_channel_rows
+    return _fastest(lambda: linear(x, weight, None, out, many))
 
 
 def bfloat16_seconds(rows: int) -> float:

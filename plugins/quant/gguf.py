@@ -160,18 +160,20 @@ class GgufLinear(LoadedLinear):
     ) -> torch.Tensor:
         """See `LinearMethod.apply_then`. Gates of the same library are applied with the product."""
         gate, whole = GATES.get(then), self._segments[0]
-        if gate is None or not self._is_alone(len(x)) or not isinstance(whole, NativeWeight):
+        if gate is None or not isinstance(whole, NativeWeight) or not whole.gates():
             return then(self.apply(x, step))
-        return whole.apply_gated(x, gate) if whole.gates() else then(self.apply(x, step))
+        if len(self._segments) > 1 or self.bias is not None or self._copy_for(len(x)) is not None:
+            return then(self.apply(x, step))
+        return whole.apply_gated(x, gate)
 
-    def _is_alone(self, rows: int) -> bool:
-        """Return whether one product of packed weights is all that so many rows need."""
-        copied = self._copy is not None and rows > self._row_limit
-        return len(self._segments) == 1 and self.bias is None and not copied
+    def _copy_for(self, rows: int) -> DenseWeight | None:
+        """Return the copy, if so many rows are multiplied with it."""
+        return self._copy if rows > self._row_limit else None
 
     def _apply(self, x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-        if self._copy is not None and len(x) > self._row_limit:
-            return self._copy.apply(x).to(dtype)
+        copy = self._copy_for(len(x))
+        if copy is not None:
+            return copy.apply(x).to(dtype)
         products = [
             one.apply(x, dtype) if isinstance(one, NativeWeight) else one.apply(x).to(dtype)
             for one in self._segments
